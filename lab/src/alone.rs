@@ -1,5 +1,5 @@
 //! Tests that need to see every process there is, as a daemon on a host does. In a container the first process is
-//! beyond what may be looked at; there such a test runs among processes of its own (a pid namespace).
+//! beyond what may be inspected; there such a test runs among processes of its own (a pid namespace).
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Time between two lines of a wait that goes on.
+/// Time between two lines of a long wait.
 const REMINDER: Duration = Duration::from_secs(15);
 
 /// Prints a progress line.
@@ -13,7 +13,7 @@ pub fn say(what: &str) {
     eprintln!("[{:6.1} s] {what}", BEGIN.elapsed().as_secs_f64());
 }
 
-/// A wait with an end, which reminds the reader that it is still going on.
+/// A wait with an end, which reminds the reader that it is not over yet.
 pub struct Wait {
     what: String,
     begin: Instant,
@@ -39,7 +39,7 @@ impl Wait {
         }
     }
 
-    /// Reminds the reader; to be called between two looks at the condition.
+    /// Reminds the reader; to be called between two checks of the condition.
     ///
     /// # Errors
     /// If the time is up.

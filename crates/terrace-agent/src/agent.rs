@@ -1,7 +1,7 @@
 //! The agent's loop: samples go into the controller of ranges, and what it asks for is done.
 //!
 //! Responsible for: the order of things. It leaves to others: sampling, every decision (`terrace_core::ranges`), which
-//! programs are managed ([`crate::programs`]), what the kernel is asked ([`crate::kernel`]), what is told of it
+//! programs are managed ([`crate::programs`]), what the kernel is asked ([`crate::kernel`]), what is reported of it
 //! ([`crate::view`], [`crate::report`]), the channel.
 
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::sampler::{Sample, Samplers, Target};
 use crate::status::Status;
 use crate::view::AgentParts;
 
-/// Samples that the controller is told of at once.
+/// Samples that the controller takes at once.
 const MAX_BATCH: usize = 4096;
 
 /// The agent.
@@ -46,7 +46,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that has looked at nothing yet.
+    /// An agent that has scanned nothing yet.
     #[must_use]
     pub fn new(
         config: Config,
@@ -116,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// Tells the controller of an event, and does what it asks for.
+    /// Passes an event to the controller, and does what it asks for.
     fn tell(&mut self, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {

@@ -163,7 +163,7 @@ impl Default for RawHost {
 pub struct Following {
     /// The processes to manage.
     pub wanted: Wanted,
-    /// Time between two looks at `/proc`.
+    /// Time between two scans of `/proc`.
     pub scan_interval: Duration,
     /// Choice of where trees begin.
     pub root: RootChoice,
@@ -190,7 +190,7 @@ pub struct Config {
     pub following: Following,
     /// Most fast memory for all processes together, bytes; `None`: no limit.
     pub capacity_bytes: Option<u64>,
-    /// Limits of spending: bytes copied per second, and percent of one CPU for looking where pages are.
+    /// Limits of spending: bytes copied per second, and percent of one CPU for surveys of where pages are.
     pub budgets: Budgets,
     /// Name of the port to the host; `None`: no channel.
     pub port: Option<String>,

@@ -28,7 +28,7 @@ impl Controller {
         }
     }
 
-    /// The controller's state, to look at.
+    /// The controller's state, to read.
     #[must_use]
     pub fn ranges(&self) -> &Ranges {
         self.session.controller()
@@ -52,13 +52,13 @@ impl Controller {
         self.epoch().saturating_add(1)
     }
 
-    /// Tells the controller of an event. Returns its decisions in order.
+    /// Passes an event to the controller. Returns its decisions in order.
     #[must_use = "what was decided must be done"]
     pub fn hear(&mut self, event: RangesEvent) -> Vec<RangesAction> {
         self.session.hear(self.clock.now(), event)
     }
 
-    /// Tells the controller of samples as of a time.
+    /// Passes samples to the controller as of a time.
     pub fn count(&mut self, at: Tick, seen: Vec<RangeSample>) {
         // Samples are only counted: nothing is decided before the epoch ends.
         let _ = self.session.hear(at, RangesEvent::Sampled(seen));

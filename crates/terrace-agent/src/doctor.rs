@@ -132,7 +132,7 @@ fn balancing(root: &HostRoot) -> Option<Finding> {
     })
 }
 
-/// Whether the largest process can be looked at.
+/// Whether the largest process can be inspected.
 fn permitted(root: &HostRoot, config: &Config) -> Finding {
     let found = match processes::find(root, &config.following.wanted, &BTreeSet::new()) {
         Ok(found) => found,
@@ -210,7 +210,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Prints findings; exit code 1 where something that is needed is missing.
+/// Prints findings; exit code 1 if something that is needed is missing.
 ///
 /// # Errors
 /// If they cannot be written as JSON.

@@ -42,7 +42,7 @@ pub fn survey(
     pages.query(pid, &addresses, &mut status)?;
     let mut present = Vec::new();
     for ((address, size), node) in addresses.iter().zip(sizes).zip(status) {
-        // A negative number is an error: no page is there any more.
+        // A negative number is an error: the page is no longer there.
         if let Ok(node) = u32::try_from(node) {
             push(&mut present, address / PAGE_SIZE, size, node);
         }
@@ -70,7 +70,7 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
     let outcome = pages.call(migration.process, &addresses, Some(to), &mut status);
     let (refusal, text) = match outcome {
         Ok(MoveOutcome::Complete) => (None, None),
-        // The kernel's words are incomplete: where the pages are tells what came of it.
+        // The kernel's words are incomplete: the pages' places show the outcome.
         Ok(MoveOutcome::Partial) => {
             ask(&mut status);
             (None, None)

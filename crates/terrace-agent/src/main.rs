@@ -20,11 +20,11 @@ use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
 use terrace_sys::{Capability, Damon, HostRoot, KernelPages, keep_only, no_new_privileges};
 
-/// Longest pause between two heartbeats. The host takes an agent that says nothing for five seconds for gone.
+/// Longest pause between two heartbeats. The host takes an agent that sends nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// Capabilities that the agent keeps: for moving pages that several processes map, for the PMU's samples of all
-/// processes, and for looking at processes of other users. DAMON's files are root's own.
+/// processes, and for inspecting processes of other users. DAMON's files are root's own.
 const CAPABILITIES: [Capability; 3] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_PERFMON,
@@ -184,7 +184,7 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
             break;
         }
     }
-    // A socket that nobody serves any more only misleads.
+    // A socket that no process serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     agent.finish()
 }

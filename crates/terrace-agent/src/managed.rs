@@ -27,7 +27,7 @@ pub enum ManagedError {
     /// The process is gone or hidden.
     #[error(transparent)]
     Process(#[from] terrace_sys::ProcessError),
-    /// The process's pages cannot be looked at.
+    /// The process's pages cannot be inspected.
     #[error("{0}; the agent needs CAP_SYS_PTRACE to read other users' processes")]
     Pagemap(#[from] SysError),
 }
@@ -36,7 +36,7 @@ impl Managed {
     /// Takes a process under management.
     ///
     /// # Errors
-    /// If it has ended or may not be looked at.
+    /// If it has ended or may not be inspected.
     pub fn open(
         root: &HostRoot,
         found: &ProcessInfo,

@@ -176,14 +176,15 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// The heap's start in pages: field 47 of `stat`. The kernel shows 0 to a process that may not look; that is `None`.
+/// The heap's start in pages: field 47 of `stat`. The kernel shows 0 to a process that may not inspect it; that is
+/// `None`.
 fn start_brk(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let address: u64 = after_name.split_whitespace().nth(44)?.parse().ok()?;
     (address > 0).then_some(address / PAGE_SIZE)
 }
 
-/// The range from the heap's start to `mmap_base`. The kernel does not tell `mmap_base`; the mappings grow down from
+/// The range from the heap's start to `mmap_base`. The kernel does not report `mmap_base`; the mappings grow down from
 /// it, so the end of the highest one below the stack stands for it.
 fn root_range(start: u64, lines: &[Line<'_>]) -> Option<Range> {
     let stack = lines.iter().find(|line| line.path == "[stack]");

@@ -8,7 +8,7 @@ use std::fs;
 
 use terrace_sys::HostRoot;
 
-/// Most entries of `/proc` that are looked at in one go; a fork storm must not hold up the agent.
+/// Most entries of `/proc` that are inspected in one go; a fork storm must not hold up the agent.
 const MAX_INSPECTED: usize = 32_768;
 
 /// The processes that the configuration asks for.

@@ -25,7 +25,7 @@ pub struct Programs {
     scanned_at: Option<Tick>,
 }
 
-/// News for the controller from one look at `/proc`.
+/// News for the controller from one scan of `/proc`.
 struct News<'a> {
     /// The number of the epoch that ends next.
     epoch: u32,
@@ -34,7 +34,7 @@ struct News<'a> {
 }
 
 impl Programs {
-    /// No programs yet; the first look finds those that are wanted.
+    /// No programs yet; the first scan finds those that are wanted.
     #[must_use]
     pub fn new(root: HostRoot, following: Following) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Programs {
         self.iter().map(Managed::target).collect()
     }
 
-    /// Asks the kernel where pages are. A process that ended is dropped at the next epoch.
+    /// Queries the kernel for where pages are. A process that ended is dropped at the next epoch.
     #[must_use]
     pub fn survey(&self, survey: &Survey, pages: &dyn Pages) -> Surveyed {
         let begin = thread_cpu_time();
@@ -76,7 +76,7 @@ impl Programs {
         }
     }
 
-    /// Looks for new processes and mappings every now and then, and for those that ended at once. Returns the events
+    /// Searches for new processes and mappings every now and then, and for those that ended at once. Returns the events
     /// for the controller, in order; `epoch` is the number of the epoch that ends next.
     #[must_use]
     pub fn follow(&mut self, now: Tick, epoch: u32, journal: &mut Journal) -> Vec<RangesEvent> {

@@ -1,7 +1,7 @@
 //! The log of a run: all that the controller of ranges heard and decided, for `terrace sim replay`.
 //!
 //! The loop itself writes the log, an epoch at a time. A log that cannot be written, or has reached its limit, ends
-//! and says so; the agent goes on without it.
+//! and reports so; the agent continues without it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -28,8 +28,8 @@ pub struct FileLog {
 }
 
 impl FileLog {
-    /// Starts a log in a new file of mode 0600, of a controller that has heard nothing yet. A log of ours that is there
-    /// already is kept beside it, with `previous` as its ending.
+    /// Starts a log in a new file of mode 0600, of a controller that has received nothing yet. A log of ours that is
+    /// there already is moved beside it, with `previous` as its ending.
     ///
     /// # Errors
     /// If others can change the folder's contents, or if the name is taken by something that is no file of ours,

@@ -5,7 +5,7 @@ use terrace_sys::HostRoot;
 
 use crate::view::{AgentParts, cost};
 
-/// The memory pressure from `/proc/pressure/memory`; `None` if the kernel does not tell it.
+/// The memory pressure from `/proc/pressure/memory`; `None` if the kernel does not report it.
 fn pressure(root: &HostRoot) -> Option<Pressure> {
     parse_pressure(&root.read("proc/pressure/memory").ok()?)
 }

@@ -1,4 +1,4 @@
-//! The agent's status: one JSON object for whoever connects to its socket.
+//! The agent's status: one JSON object for each client that connects to its socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_sys::listen_at;
 
-/// Time limit of whoever asks, and of waiting for an answer.
+/// Time limit of a client, and of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
 const MAX_BYTES: u64 = 4 << 20;
@@ -137,7 +137,7 @@ impl Board {
     /// If another agent listens there, or if the socket cannot be made.
     pub fn serve(socket: &Path) -> Result<Self> {
         let (listener, file) = listen_at(socket, 0o600)?;
-        // It is there until the agent ends, and dead then: the next one replaces it.
+        // The socket stays until the agent ends, and is dead then: the next one replaces it.
         file.leave();
         let board = Self::default();
         let shown = board.clone();
@@ -160,7 +160,7 @@ impl Board {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        // Somebody who does not read shall not hold the others.
+        // A client that does not read shall not hold the others.
         let _ = stream.set_write_timeout(Some(PATIENCE));
         let _ = stream.write_all(text.as_bytes());
     }

@@ -17,7 +17,7 @@ use crate::status::{EventStatus, ProcessStatus, RangeStatus, Status, TierStatus}
 /// Most ranges that are reported, hottest first.
 const RANGES: usize = 64;
 
-/// The agent's parts, to look at.
+/// The agent's parts, to read.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentParts<'a> {
     /// Whether the agent's own configuration lets pages move.

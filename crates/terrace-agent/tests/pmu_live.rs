@@ -18,7 +18,7 @@ use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
 use terrace_sys::{HostRoot, SharedMapping, SysError};
 
-/// Opens events of this thread, and of the children it starts later, where events of a CPU were asked for.
+/// Opens events of this thread, and of the children it starts later, if events of a CPU were asked for.
 #[derive(Debug)]
 struct Own;
 
@@ -44,7 +44,7 @@ impl Opener for Own {
     }
 }
 
-/// Whether the running kernel lets the opener open page faults. If not, the test says so past the harness's capture.
+/// Whether the running kernel lets the opener open page faults. If not, the test prints so past the harness's capture.
 fn permitted(test: &str, opener: &dyn Opener) -> bool {
     let attr = Recipe::page_faults().events[0].attr;
     match opener.open(&attr, Scope::Cpu(0), None) {
@@ -141,7 +141,7 @@ fn faults_of_a_process_lead_the_tree_to_its_hot_range() {
     let hot_pages = hot.start - root.start..hot.end - root.start;
     let mut tree = RangeTree::new(pmu.params(1), &[root]);
     pmu.watch(&me()).unwrap();
-    // ⌈log2(root ÷ hot)⌉ epochs, and one for a first look.
+    // ⌈log2(root ÷ hot)⌉ epochs, and one for a first scan.
     for _ in 0..6 {
         for _ in 0..4 {
             let all = (0..16_384).step_by(512);
@@ -196,7 +196,7 @@ fn stay_on_this_cpu() {
     // SAFETY: takes no pointers.
     let cpu = unsafe { libc::sched_getcpu() };
     let cpu = usize::try_from(cpu).expect("a CPU");
-    // SAFETY: a set of CPUs is a plain array of bits, empty where all are zero.
+    // SAFETY: a set of CPUs is a plain array of bits, empty if all are zero.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set holds 1,024 CPUs; the macro leaves greater numbers out.
     unsafe { libc::CPU_SET(cpu, &mut set) };
@@ -210,7 +210,7 @@ fn an_overrun_is_counted_and_sampling_goes_on() {
     if !permitted("an_overrun_is_counted_and_sampling_goes_on", &Own) {
         return;
     }
-    // What a CPU's ring lost is told by that CPU's next record.
+    // The records that a CPU's ring lost are counted by that CPU's next record.
     stay_on_this_cpu();
     let mut pmu = own(1);
     pmu.watch(&me()).unwrap();
@@ -247,7 +247,7 @@ fn nothing_is_sampled_while_nobody_is_watched() {
     memory.touch(0..100);
     pmu.watch(&[]).unwrap();
     memory.touch(0..100);
-    // What came before is not of anybody who is watched now.
+    // Earlier records are of no process that is watched now.
     assert_eq!(drain(&mut pmu).0, vec![]);
     let counters = pmu.counters();
     assert!((100..150).contains(&counters.foreign), "{counters:?}");
@@ -298,7 +298,7 @@ fn a_half_full_ring_wakes_whoever_waits() {
     assert!(!drain(&mut pmu).0.is_empty());
 }
 
-/// A shell that starts so many processes one after the other, as soon as it is told to.
+/// A shell that starts so many processes one after the other, as soon as it is asked to.
 fn forking_shell(children: u32) -> Child {
     let script = format!(
         "read go; i=0; while [ $i -lt {children} ]; do (exec true); i=$((i+1)); done; exit 7"
@@ -369,7 +369,7 @@ fn put(dir: &Path, file: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// An opener of page faults where PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
+/// An opener of page faults if PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
 /// events had a leader.
 #[derive(Debug, Clone, Default)]
 struct InsteadOfPebs {
@@ -474,7 +474,7 @@ fn cpus_that_come_and_go_are_followed() {
     put(dir.path(), online, "0-1\n");
     let opener = Hotplugged::default();
     let unplugged = opener.unplugged.clone();
-    // It goes between the look at the list and the opening.
+    // The CPU goes between the read of the list and the opening.
     *unplugged.lock().unwrap() = true;
     let recipe = Recipe::page_faults();
     let root = HostRoot::new(dir.path());

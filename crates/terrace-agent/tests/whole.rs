@@ -23,7 +23,7 @@ const MIB: usize = 64;
 /// Pages of 2 MiB.
 const BLOCK: u64 = 512;
 
-/// Not a test: the program that is managed, if the environment says so.
+/// Not a test: the program that is managed, if the environment asks for it.
 #[test]
 fn child_with_memory() {
     if std::env::var_os("TERRACE_AGENT_TEST_CHILD").is_none() {
@@ -63,7 +63,7 @@ impl Program {
                 break address.parse().expect("as set up");
             }
         };
-        // The rest of what it prints is nobody's; the pipe must stay open.
+        // The rest of what it prints is not read; the pipe must stay open.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             child,
@@ -115,7 +115,7 @@ impl Sampler for Scripted {
 
     fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError> {
         for (range, accesses) in self.0.lock().expect("no panic before").iter() {
-            // Page by page, as a PMU tells them.
+            // Page by page, as a PMU reports them.
             for n in 0..u64::from(*accesses) {
                 let page = range.start + n * range.pages() / u64::from(*accesses);
                 sink(Sample {

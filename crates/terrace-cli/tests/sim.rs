@@ -423,7 +423,7 @@ fn an_unknown_experiment_exits_with_2_and_a_bad_scale_with_1() {
 #[test]
 fn an_interruption_keeps_the_finished_runs_and_is_130() {
     let dir = folder();
-    // Nobody would wait for this one.
+    // This one would take too long.
     let long = SMALL.replace("ops = 100000", "duration = \"30days\"");
     std::fs::write(dir.path().join("long.toml"), long).expect("a file");
     let child = Command::new(env!("CARGO_BIN_EXE_terrace"))

@@ -1,4 +1,4 @@
-//! `terrace sim compare` as somebody at a terminal sees it: the bar, and Ctrl-C in the middle of a sweep.
+//! `terrace sim compare` as seen at a terminal: the bar, and Ctrl-C in the middle of a sweep.
 #![cfg(unix)]
 
 use std::fs::File;
@@ -63,7 +63,7 @@ fn start(folder: &Path, args: &[&str]) -> (Child, File) {
     (child, ours)
 }
 
-/// The terminal's text until the bar says that so many runs are finished, or until the program ends.
+/// The terminal's text until the bar shows that so many runs are finished, or until the program ends.
 fn shown_until(terminal: &mut File, finished: usize) -> String {
     let mut shown = Vec::new();
     let mut part = [0; 4096];

@@ -3,7 +3,7 @@
 //!     cargo run -p terrace-core --example record_sample -- FILE
 //!
 //! A sample in `tests/logs` is never written again: when decisions change on purpose, a new one is
-//! added under a new name, and the test replays both where it can.
+//! added under a new name, and the test replays both if it can.
 
 use terrace_core::{EngineConfig, TierKind};
 use terrace_proto::Tick;

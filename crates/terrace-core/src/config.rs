@@ -1,7 +1,7 @@
 //! Every parameter of the engine, with its unit and source.
 //!
 //! Responsible for: the configuration as people write it ([`EngineConfig`]), its defaults (the
-//! papers' values where there is one) and its rules. It leaves to others: reading files, and
+//! papers' values if there is one) and its rules. It leaves to others: reading files, and
 //! durations and sizes as text (the daemon turns them into these numbers).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::tier::{TierConfig, TierKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolRelease {
-    /// As soon as another VM can use it: fast memory that is free serves nobody.
+    /// As soon as another VM can use it: fast memory that is free serves no VM.
     #[default]
     OnDemand,
     /// As soon as the VM itself cannot use it (vTMM §3.5).
@@ -46,13 +46,13 @@ pub struct EngineConfig {
     pub full_pass_every: u8,
     /// Highest level of the multi-level queue: 7 (its rest of 64 windows outlives any round). 1 to 7.
     pub max_level: u8,
-    /// Every scan re-arms every page, so that a log of the answers says of each window what was accessed
-    /// in it (`record = "full"`). It costs scans time. What counts as a visit stays; which visits of pages
+    /// Every scan re-arms every page, so that a log of the answers has for each window the pages accessed
+    /// in it (`record = "full"`). It costs scans time. The definition of a visit stays; which visits of pages
     /// at rest were writes is seen more exactly. Off.
     pub rearm_all: bool,
-    /// From one period tick to the next, ms, where pages are ranked as 4 KiB: 60 s (vTMM §3.2.3).
+    /// From one period tick to the next, ms, if pages are ranked as 4 KiB: 60 s (vTMM §3.2.3).
     pub period_ms: u64,
-    /// The same where they are ranked as 2 MiB: 120 s (vTMM §3.2.3).
+    /// The same if they are ranked as 2 MiB: 120 s (vTMM §3.2.3).
     pub huge_period_ms: u64,
     /// From a VM's arrival to its first round, ms: 0.
     pub first_round_after_ms: u64,
@@ -107,9 +107,9 @@ pub struct EngineConfig {
     /// the windows: 50 (our estimate; with 8 windows of 600 ms a minute it is 4 % over all). 1 to 100.
     pub scan_cpu_share_max_percent: u8,
     /// CPU time that scanning all VMs may take together, percent of one CPU: 100 (our estimate: one core of
-    /// a host). Shared by weight where `fair_shares` is on. 1 to 100000.
+    /// a host). Shared by weight if `fair_shares` is on. 1 to 100000.
     pub scan_cpu_budget_percent: u32,
-    /// How long an answer may take before the round goes on without it, ms: 60 s.
+    /// How long an answer may take before the round continues without it, ms: 60 s.
     pub answer_timeout_ms: u64,
     /// Reasons that a VM's list holds: 64. Called `reasons_kept` before.
     #[serde(alias = "reasons_kept")]
@@ -183,7 +183,7 @@ impl EngineConfig {
     #[must_use]
     pub fn renamed_policies(&self) -> Vec<String> {
         let all = self.policy.renamed("engine.policy");
-        // A VM that has the policy of all says nothing new.
+        // A VM that has the policy of all adds nothing.
         let own = self.vm_policies.iter();
         let own = own.filter(|(_, policy)| policy.base() != self.policy.base());
         let own =
@@ -212,7 +212,7 @@ impl EngineConfig {
     /// Checks every rule.
     ///
     /// # Errors
-    /// The first value that breaks one, with its key and what is allowed.
+    /// If a value breaks one: the first such value, with its key and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("tiers", self.tiers.len() as u64, 2..=TierId::MAX as u64)?;
         self.validate_monitoring()?;

@@ -1,6 +1,6 @@
 //! The pure engine: stages and policies, without clock, file, socket or thread.
 //!
-//! Responsible for: deciding which pages of which VM are looked at, which are hot, and which move
+//! Responsible for: deciding which pages of which VM are scanned, which are hot, and which move
 //! where. It leaves to others: doing any of it. Events go into [`Session::hear`], actions come out of it,
 //! time is an argument; the same events give the same actions, byte for byte.
 //!

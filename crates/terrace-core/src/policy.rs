@@ -99,7 +99,7 @@ names! {
 names! {
     /// Who gets which share of the fast tier.
     Share {
-        /// Each VM has its own, of fixed size: its nominal size where it has one, and within the limits
+        /// Each VM has its own, of fixed size: its nominal size if it has one, and within the limits
         /// that are set from outside. Also written `limits`.
         Island = "island",
         /// A pool moves fast memory between VMs that have a nominal size (vTMM §3.5); the others are
@@ -129,7 +129,7 @@ names! {
         Linux = "linux",
         /// Copied while write-protected (HeMem, as vTMM §4.4 describes it). Simulator only.
         WriteProtect = "write-protect",
-        /// Copied while mapped; what PML says was written meanwhile is copied again, and the mapping is
+        /// Copied while mapped; what was written meanwhile by PML is copied again, and the mapping is
         /// filled at once (vTMM §3.4). Simulator only.
         PmlCopy = "pml-copy",
     }
@@ -284,7 +284,7 @@ impl Registry {
         };
         let observe = self.observe().contains(&policy.observe);
         let moves = self.moves().contains(&policy.moves);
-        // Live, a base is no more than where stages come from, and each of them was looked at.
+        // Live, a base is no more than where stages come from, and each of them was checked.
         let named = self == Self::Live || self.policies().contains(&policy.name);
         said(observe, "observe", policy.observe.name())
             .or_else(|| said(moves, "move", policy.moves.name()))
@@ -384,7 +384,7 @@ impl PolicyChoice {
         ))
     }
 
-    /// Looks all names up for a live host.
+    /// Resolves all names for a live host.
     ///
     /// # Errors
     /// If a name is not in the registry, or no live host has it.
@@ -399,7 +399,7 @@ impl PolicyChoice {
         }
     }
 
-    /// Looks all names up; `key` is the choice's own, for the error.
+    /// Resolves all names; `key` is the choice's own, for the error.
     ///
     /// # Errors
     /// If a name is not in the registry.

@@ -19,7 +19,7 @@ impl Ram {
     /// Takes the ranges of a VM.
     ///
     /// # Errors
-    /// Says what is wrong with them.
+    /// If they are wrong; the error has the reason.
     pub fn new(spec: &VmSpec) -> Result<Self, String> {
         Self::of(&spec.ram, spec.unit)
     }
@@ -43,7 +43,7 @@ impl Ram {
                 .checked_add(range.pages)
                 .ok_or("its RAM ends beyond all addresses")?;
         }
-        // Unit numbers are kept as u32, and the last one marks "none".
+        // Unit numbers are stored as u32, and the last one marks "none".
         if end == 0 || end >= u64::from(u32::MAX) {
             return Err(format!("its RAM spans {end} pages, allowed are 1 to 2^32"));
         }

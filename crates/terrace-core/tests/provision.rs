@@ -180,7 +180,7 @@ fn a_recorded_resize_is_replayed_to_the_byte() {
     assert_eq!(replayed.unrecorded_actions, 0);
 }
 
-/// An order for another tier, or one that came to nothing, says nothing of the one before it.
+/// An order for another tier, or one that came to nothing, means nothing for the one before it.
 #[test]
 fn memory_of_an_order_on_its_way_is_given_to_nobody_else() {
     for second in [[None, Some(GIB)], [Some(3 * GIB), None]] {
@@ -204,7 +204,7 @@ fn memory_that_was_given_back_is_not_counted_as_present() {
     answer(&mut host).unwrap();
     let vm = host.vms.get_mut(&1).unwrap();
     vm.obey();
-    // No look at its files ends in time.
+    // No verification of its files ends in time.
     for tier in &mut vm.status.as_mut().unwrap().tiers {
         tier.verified = None;
     }
@@ -275,8 +275,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A device that was taken over says what it likes: whoever wants sizes is answered all the same, and all of it is
-    /// decided again from the log.
+    /// A device that was taken over reports what it likes: requests for sizes are answered all the same, and all of it
+    /// is decided again from the log.
     #[test]
     fn whatever_a_device_says_is_survived_and_replayed(
         steps in prop::collection::vec((prop::collection::vec(tier(), 0..6), any::<(bool, bool, bool)>(), number(), number()), 1..8),

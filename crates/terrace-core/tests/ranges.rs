@@ -209,7 +209,7 @@ fn is_found(root: Range, hot: Range) {
         let start = leaf.range.start.max(hot.start);
         leaf.range.end.min(hot.end).saturating_sub(start)
     };
-    // What fits into fast memory for the spot and a quarter more.
+    // The pages that fit into fast memory for the spot and a quarter more.
     let mut room = hot.pages() * 5 / 4;
     let mut found = 0;
     for range in rank([(1, &tree)], |_, _| Held::default()) {
@@ -223,7 +223,7 @@ fn is_found(root: Range, hot: Range) {
     assert!(tree.len() < 100, "{} leaves", tree.len());
 }
 
-/// A load over `hot`, on `fast` pages; says how many pages each epoch exchanges.
+/// A load over `hot`, on `fast` pages; returns how many pages each epoch exchanges.
 fn exchanges(hot: &[Range], all: Range, fast: u64, epochs: u64) -> Vec<u64> {
     let mut tree = RangeTree::new(Params::paper(4), &[all]);
     let mut in_fast = vec![false; usize::try_from(all.pages()).expect("small")];
@@ -393,7 +393,7 @@ proptest! {
         for (seed, (_, accesses, _)) in seeds.iter().zip(&leaves) {
             tree.count_many(seed.start, *accesses);
         }
-        // What goes and comes back is newer.
+        // A range that goes and comes back is newer.
         tree.end_epoch();
         let survivors = seeds.iter().zip(&leaves).filter(|(_, leaf)| leaf.2);
         tree.reseed(&survivors.map(|(seed, _)| *seed).collect::<Vec<_>>());

@@ -80,7 +80,7 @@ fn no_extent_is_asked_about_twice_in_an_epoch() {
 #[test]
 fn what_a_move_did_its_own_answer_says() {
     let (mut guest, mut session) = guest(config(256), [256, 4096]);
-    // Nothing is looked at but what is to move.
+    // Nothing is surveyed but what is to move.
     run(&mut guest, &mut session, 1);
     let none = RangesBudget {
         bytes_per_s: 512 << 20,

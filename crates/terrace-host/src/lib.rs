@@ -7,7 +7,7 @@
 //! threads and the API of the daemon (`terraced`).
 //!
 //! Readers of `/proc` and `/sys` take a [`HostRoot`], so that tests hand in a tree of their own.
-//! All calls block; none panics on what a guest or a hypervisor says.
+//! All calls block; none panics on input from a guest or a hypervisor.
 
 pub mod agent;
 pub mod doctor;

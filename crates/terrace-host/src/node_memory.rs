@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::HostRoot;
 use crate::topology::{NodeId, Topology, node_free_bytes};
 
-/// Bytes of each node that are free above its watermarks, and of page cache that nobody used lately.
+/// Bytes of each node that are free above its watermarks, and of page cache that was not used lately.
 #[must_use]
 pub fn available(root: &HostRoot, topology: &Topology) -> BTreeMap<NodeId, u64> {
     let mut nodes = node_free_bytes(root);
@@ -17,7 +17,7 @@ pub fn available(root: &HostRoot, topology: &Topology) -> BTreeMap<NodeId, u64> 
     nodes
 }
 
-/// Bytes of each node that are free in its pool of huge pages of that size. Pages that are reserved by somebody are not
+/// Bytes of each node that are free in its pool of huge pages of that size. Pages that are reserved are not
 /// free; the kernel does not say of which node they will come, so that they miss on every one.
 #[must_use]
 pub fn available_huge(

@@ -38,7 +38,7 @@ pub enum PlacementError {
 /// faulted in. A VM without RAM gets one empty report.
 ///
 /// # Errors
-/// If the process is gone or may not be looked at.
+/// If the process is gone or may not be inspected.
 pub fn query(
     root: &HostRoot,
     topology: &Topology,

@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn an_unreadable_descriptor_does_not_prove_that_nothing_pins() {
         let (folder, root) = process(&[], &["/dev/kvm"]);
-        // No link: it cannot be read, as without the right to look at the process.
+        // No link: it cannot be read, as without the right to inspect the process.
         fs::write(folder.path().join("proc/42/fd/7"), "").unwrap();
         let unknown = pinned_by(&root, 42).unwrap_err();
         assert!(unknown.to_string().contains("proc/42/fd/7"), "{unknown}");
-        // What is seen beside it counts.
+        // Entries that can be read beside it count.
         symlink("/dev/vfio/17", folder.path().join("proc/42/fd/8")).unwrap();
         assert_eq!(
             pinned_by(&root, 42).unwrap().as_deref(),

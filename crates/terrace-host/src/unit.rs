@@ -15,7 +15,7 @@ use crate::memory_map::GuestMemory;
 use crate::{HostRoot, ReadError};
 
 /// Least share of resident RAM on huge pages that makes the unit 2 MiB, percent. Below it, small pages
-/// among them would be moved with 511 others that nobody looked at.
+/// among them would be moved with 511 others that were not scanned.
 const MAX_PERCENT: u64 = 90;
 
 /// The unit as people choose it.

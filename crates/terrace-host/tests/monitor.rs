@@ -52,7 +52,7 @@ struct Fixture {
     root: HostRoot,
 }
 
-/// A socket, and a tree in which this process looks like a QEMU.
+/// A socket, and a tree in which this process passes for a QEMU.
 fn fixture(answer: fn(&str) -> Option<String>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("vm.sock");

@@ -117,7 +117,7 @@ fn virtio_mem_is_found_and_told_growth_first() {
     };
     let sizes: Vec<_> = tiers.iter().map(|t| t.size_bytes / MIB).collect();
     assert_eq!(sizes, [256, 512]);
-    // Where QEMU was told no policy, memory may come from anywhere.
+    // If QEMU was given no policy, memory may come from anywhere.
     let nodes: Vec<_> = tiers.iter().map(|t| t.host_nodes.clone()).collect();
     assert_eq!(nodes, [vec![], vec![3]]);
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();
@@ -265,7 +265,7 @@ fn with_devices(devices: Value) -> String {
 fn who_resizes_a_vm_shares_the_connection_of_who_watches_it() {
     let mut watching = play(Script::default());
     let socket = watching.monitor.socket().to_owned();
-    // QEMU greets nobody else while the first is there.
+    // QEMU greets no other client while the first is there.
     let mut resizing = Monitor::connect(&socket, LONG).unwrap();
     let turns = thread::spawn(move || (0..50).all(|_| resizing.request_size("v0", 0).is_ok()));
     for _ in 0..50 {
@@ -374,7 +374,7 @@ fn a_path_that_changed_hands_belongs_to_the_new_vm() {
     assert!(matches!(error, QemuError::NoProcess { .. }), "{error}");
 }
 
-/// The socket is there a moment before anybody listens.
+/// The socket is there a moment before QEMU listens.
 fn connect(socket: &Path) -> Monitor {
     loop {
         match Monitor::connect(socket, LONG) {

@@ -1,4 +1,4 @@
-//! Test that QEMU is sent only commands on a list: some that look harmless end the VM. `calc-dirty-rate` crashed an
+//! Test that QEMU is sent only commands on a list: some that seem harmless end the VM. `calc-dirty-rate` crashed an
 //! emulated guest's QEMU 7.2 (rule 9 of `docs/data-rules.md`).
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,4 +1,4 @@
-//! A simulated host: the engine that runs live, on a machine that nobody has to buy.
+//! A simulated host: the engine that runs live, on a machine that need not be bought.
 //!
 //! Responsible for, from the bottom up: the definitions that all use (`words`), recorded accesses (`trace`), loads
 //! (`workload`), the two-dimensional-paging machine (`machine`), the guest's kernel (`guest`), the host (`host`),

@@ -55,7 +55,7 @@ impl Guest {
         Simulation::new(&scenario, Options::default()).expect("it can be run")
     }
 
-    /// Runs the VM, and looks at it each millisecond.
+    /// Runs the VM, and samples it each millisecond.
     fn watch(&self, mut sample: impl FnMut(&VmResult)) -> RunResult {
         let mut simulation = self.simulation();
         let mut until = 1_000_000;
@@ -132,7 +132,7 @@ fn a_balloon_that_inflates_under_load_takes_vcpu_time() {
     let alone = run("");
     let beside = run("resize = [{ at = \"50ms\", fast = \"16MiB\", slow = \"20MiB\" }]");
     assert_eq!(beside.tier_bytes_end, alone.tier_bytes_end);
-    // 28 MiB that nobody uses, at 1.68 µs a page, shared by two vCPUs.
+    // 28 MiB that are not used, at 1.68 µs a page, shared by two vCPUs.
     let expected = 28.0 * 256.0 * 1.68e-6 / 2.0;
     let later = beside.runtime_s - alone.runtime_s;
     assert!((later / expected - 1.0).abs() < 0.1, "{later} {expected}");
@@ -358,7 +358,7 @@ fn tpp_makes_room_for_a_balloon_that_inflates_while_it_runs() {
         guest.run()
     };
     let (tpp, still) = (run("tpp"), run("first-touch"));
-    // What is in use stays where nobody moves it: the balloon takes slow memory. TPP keeps fast memory free, and
+    // Pages in use stay in place if nothing moves them: the balloon takes slow memory. TPP keeps fast memory free, and
     // the balloon takes that.
     assert!(given(&still)[0] >= still.tier_bytes_end[0], "{still:?}");
     assert!(given(&tpp)[0] < given(&still)[0], "{tpp:?}\n{still:?}");

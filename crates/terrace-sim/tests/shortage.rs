@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_sim::{Options, RunResult, Scenario, Simulation};
 
-/// Longest time that a run here may simulate, ns: one that goes on after it never ends.
+/// Longest time that a run here may simulate, ns: one that runs longer never ends.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Runs a VM of 8 MiB fast and 8 MiB slow memory at scale 1, with the keys that a test adds.

@@ -53,7 +53,7 @@ fn counts(name: &str, policy: &str, extra: &str) -> String {
     )
 }
 
-/// Golden counts: whoever changes one of these lines changed the machine, a load, a stage or the engine.
+/// Golden counts: a commit that changes one of these lines changed the machine, a load, a stage or the engine.
 #[test]
 fn golden_counts_per_policy() {
     let table: String = [

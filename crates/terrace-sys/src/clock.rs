@@ -62,7 +62,7 @@ fn read(clock: libc::clockid_t) -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a valid place for the result. Where the call fails (the clock is that of a process
+    // SAFETY: `time` is a valid place for the result. If the call fails (the clock is that of a process
     // that ended), the zero above stays.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(

@@ -9,12 +9,12 @@ use crate::{SysError, opener};
 /// Pause between two tries to connect to a listener whose queue is full.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Connects to a stream socket, by the thread's [`crate::opener`]. A listener that accepts nobody and whose queue is
-/// full keeps the standard library's `connect` waiting for ever; this one gives up with `EAGAIN`. Writing has the same
-/// time limit.
+/// Connects to a stream socket, by the thread's [`crate::opener`]. A listener that accepts no connection and whose
+/// queue is full keeps the standard library's `connect` waiting for ever; this one gives up with `EAGAIN`. Writing has
+/// the same time limit.
 ///
 /// # Errors
-/// If nobody listens, if the path is too long for a socket, or if the time is over (`EAGAIN`).
+/// If no process listens, if the path is too long for a socket, or if the time is over (`EAGAIN`).
 pub fn connect_unix(path: &Path, timeout: Duration) -> Result<UnixStream, SysError> {
     let error = |call| {
         move |source| SysError {

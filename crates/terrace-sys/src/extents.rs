@@ -102,7 +102,7 @@ fn memfd(name: &std::ffi::CStr, len: u64, flags: libc::c_uint) -> Result<File, S
     if fd < 0 {
         return Err(SysError::last("memfd_create", name.to_string_lossy()));
     }
-    // SAFETY: the call above made this descriptor; nobody else owns it.
+    // SAFETY: the call above made this descriptor; nothing else owns it.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(len).map_err(|source| SysError {
         call: "ftruncate",
@@ -112,8 +112,8 @@ fn memfd(name: &std::ffi::CStr, len: u64, flags: libc::c_uint) -> Result<File, S
     Ok(file)
 }
 
-/// A file like that of [`memory_file`], of huge pages of 2 MiB; `len` is a multiple of their size. Success says
-/// nothing of free huge pages: touching a page for which there is none raises SIGBUS.
+/// A file like that of [`memory_file`], of huge pages of 2 MiB; `len` is a multiple of their size. Success promises
+/// no free huge pages: touching a page for which there is none raises SIGBUS.
 ///
 /// # Errors
 /// If the kernel has no such pages.

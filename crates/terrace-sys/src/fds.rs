@@ -11,7 +11,7 @@ use crate::process::has_ended;
 /// Most descriptors in one message (the kernel's `SCM_MAX_FD`).
 pub const MAX_FDS: usize = 253;
 
-/// Numbers of descriptors among which a connection is looked for: as many as processes are allowed by default.
+/// Numbers of descriptors among which a connection is searched for: as many as processes are allowed by default.
 const MAX_DESCRIPTORS: RawFd = 1024;
 
 /// Room for the control message of [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants.
@@ -105,22 +105,22 @@ pub fn peer(socket: &UnixStream) -> Result<Peer, SysError> {
     peer_behind(socket.as_raw_fd())
 }
 
-/// Whether the process that [`peer`] names has ended: its number may be another one's by now, while somebody it left
-/// the socket to answers. `false` also if the kernel does not tell (before Linux 6.5).
+/// Whether the process that [`peer`] names has ended: its number may be another one's by now, while a process it left
+/// the socket to answers. `false` also if the kernel does not report it (before Linux 6.5).
 #[must_use]
 pub fn peer_has_ended(socket: &UnixStream) -> bool {
     const SO_PEERPIDFD: libc::c_int = 77;
     match option::<libc::c_int>(socket.as_raw_fd(), SO_PEERPIDFD) {
-        // SAFETY: the kernel made this descriptor just now; nobody else owns it.
+        // SAFETY: the kernel made this descriptor just now; nothing else owns it.
         Ok(pidfd) => has_ended(&unsafe { OwnedFd::from_raw_fd(pidfd) }),
         // Kernels before 6.16 make none for a process that was waited for, and say so by either.
         Err(error) => matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
     }
 }
 
-/// The process at the other end of a connection that this process has from `listener`, whoever here holds it: a
-/// library may keep what it accepted to itself. `None` if that process is outside this pid namespace. If there are
-/// several connections, it is the peer of one of them.
+/// The process at the other end of a connection that this process has from `listener`, whichever part of it holds it: a
+/// library may not share the connections that it accepted. `None` if that process is outside this pid namespace. If
+/// there are several connections, it is the peer of one of them.
 ///
 /// # Errors
 /// If there is no such connection, or if the kernel does not say.
@@ -230,7 +230,7 @@ fn attach(message: &mut libc::msghdr, raw: &[RawFd]) {
 fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     // SAFETY: the kernel filled the control buffer, which is still alive; the macros stay within
-    // `msg_controllen`. Each descriptor was made for this process just now and is owned by nobody.
+    // `msg_controllen`. Each descriptor was made for this process just now and has no owner yet.
     unsafe {
         let empty = libc::CMSG_LEN(0) as usize;
         let mut at = libc::CMSG_FIRSTHDR(message);

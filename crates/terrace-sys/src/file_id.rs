@@ -34,10 +34,10 @@ impl FileId {
     }
 
     /// The identity of the file behind a path, links followed. No server of a network file system is asked: one that
-    /// hangs keeps nobody waiting.
+    /// hangs delays no thread.
     ///
     /// # Errors
-    /// If the file does not exist or may not be looked at.
+    /// If the file does not exist or may not be inspected.
     pub fn behind(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: `statx` is plain old data; all zero is its empty value.

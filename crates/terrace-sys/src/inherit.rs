@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// First descriptor after standard input, output and error.
 const FIRST: libc::c_uint = 3;
-/// Most descriptors that are looked at on a kernel without `close_range(2)` (before Linux 5.11).
+/// Most descriptors that are checked on a kernel without `close_range(2)` (before Linux 5.11).
 const MAX: libc::c_int = 1 << 20;
 
 /// Has a child inherit its standard input, output and error, and no other descriptor, however the others were opened:
@@ -19,7 +19,7 @@ pub fn inherit_nothing(command: &mut Command) {
     }
 }
 
-/// Marks the other descriptors as close-on-exec, but does not close them yet: the standard library tells by a
+/// Marks the other descriptors as close-on-exec, but does not close them yet: the standard library learns by a
 /// descriptor of its own whether the program was started.
 fn close_on_exec() -> io::Result<()> {
     const CLOEXEC: libc::c_uint = 4;

@@ -28,7 +28,7 @@ const MAX_NAMES: u32 = 100;
 /// The reason why nothing listens at a path. Nothing that was there has been touched.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there already.
+    /// Another program listens there already.
     #[error("another program already listens on {}: end it first, or name another socket", .0.display())]
     InUse(PathBuf),
     /// The file there is not ours to replace.
@@ -60,8 +60,8 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Leaves the file where it is, for a process that may not remove it at its end. Whoever listens there next
-    /// replaces it.
+    /// Leaves the file where it is, for a process that may not remove it at its end. The next program that listens
+    /// there replaces it.
     pub fn leave(self) {
         std::mem::forget(self);
     }
@@ -74,7 +74,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.is_there() {
-            // What cannot be removed is dead from now on, and replaced by the next one.
+            // A file that cannot be removed is dead from now on, and replaced by the next one.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -84,10 +84,11 @@ impl Drop for SocketFile {
 /// exist. A link at the end of the path is never followed.
 ///
 /// Processes that start at once do this one after the other, by a lock on the folder, so that at most one of them
-/// listens. A dead socket is moved aside and looked at again there, in case the lock was not to be had.
+/// listens. A dead socket is moved aside and checked again there, in case the lock was not to be had.
 ///
 /// # Errors
-/// If somebody listens there, if something else is there, or if others than root and this user may write the folder.
+/// If another program listens there, if something else is there, or if others than root and this user may write the
+/// folder.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = made_in_own_folder(path).map_err(ListenError::Folder)?;
     let _lock = alone_in_folder(&path);
@@ -111,7 +112,7 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), L
     Ok((UnixListener::from(bound), file))
 }
 
-/// The folder's lock: others that do the same in this folder wait until it is closed. `None` if somebody else holds
+/// The folder's lock: others that do the same in this folder wait until it is closed. `None` if another process holds
 /// the lock for long.
 fn alone_in_folder(path: &Path) -> Option<File> {
     let folder = File::open(path.parent()?).ok()?;
@@ -168,7 +169,7 @@ fn check_replaceable(meta: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether nobody listens at a socket.
+/// Whether no process listens at a socket.
 fn is_dead(path: &Path) -> Result<bool, ListenError> {
     match connect_unix(path, PATIENCE) {
         Ok(_) => Ok(false),
@@ -236,7 +237,7 @@ fn bind(path: &Path) -> Result<OwnedFd, ListenError> {
     if fd < 0 {
         return Err(failed("socket").into());
     }
-    // SAFETY: the call above made this descriptor; nobody else owns it.
+    // SAFETY: the call above made this descriptor; nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: `address` is a valid socket address of `len` bytes.
     let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
@@ -345,7 +346,7 @@ mod tests {
     fn only_our_own_socket_is_removed() {
         let (_folder, path) = place();
         let (_listener, file) = listen_at(&path, 0o600).unwrap();
-        // Somebody moved it away and put another one there.
+        // Another program moved it away and put another one there.
         fs::remove_file(&path).unwrap();
         let (_other, other_file) = listen_at(&path, 0o600).unwrap();
         drop(file);

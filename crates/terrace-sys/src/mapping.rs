@@ -74,7 +74,7 @@ impl SharedMapping {
 
     /// For each page of `len` bytes from `start`, as far as they are in the mapping, whether the page cache holds it
     /// now, so that reading it takes no memory. A page that is swapped out is not held. For a file that this process
-    /// may not write, the kernel says that all are.
+    /// may not write, the kernel reports all as held.
     ///
     /// # Errors
     /// If the kernel refuses: `start` is no whole page.

@@ -1,5 +1,6 @@
 //! The node from which a file in memory takes its pages: the policy that tmpfs and memfd keep with the file, for
-//! whoever touches it. Hugetlbfs keeps none: there the policy is that of the process that touches a page first.
+//! any process that touches it. Hugetlbfs keeps none: there the policy is that of the process that touches a page
+//! first.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -97,7 +98,7 @@ pub fn file_prefers(
     } else {
         Err(SysError::last("get_mempolicy", what()))
     };
-    // SAFETY: the range is exactly the mapping made above, to which nobody has a pointer.
+    // SAFETY: the range is exactly the mapping made above, to which there is no pointer.
     unsafe { libc::munmap(start, page_bytes) };
     said.map(|()| {
         (mode == libc::MPOL_PREFERRED)
@@ -162,7 +163,7 @@ mod tests {
             other => assert_eq!(other.unwrap(), None),
         }
         let second_half = mapping.as_ptr().addr() + 4 * PAGE;
-        // A kernel that has policies says which nodes this process may use.
+        // A kernel that has policies reports which nodes this process may use.
         let node = *allowed_nodes().last().unwrap();
         prefer_node(second_half, 4 * PAGE, node).unwrap();
         assert_eq!([seen(3).unwrap(), seen(4).unwrap()], [None, Some(node)]);

@@ -5,7 +5,7 @@ use std::io;
 use crate::SysError;
 
 /// Most addresses in one call: a call holds the process's map lock, and 1,024 pages keep the worst
-/// one under some 30 ms where 16,384 took 250 ms.
+/// one under some 30 ms, and 16,384 took 250 ms.
 pub const MAX_BATCH: usize = 1024;
 
 /// The status of a page that the kernel did not get to; no node and no error number.
@@ -30,7 +30,7 @@ pub enum MoveScope {
 pub enum MoveOutcome {
     /// The kernel went through all pages; each has its status.
     Complete,
-    /// The kernel stopped early or could not migrate some: statuses are incomplete, ask where the pages are.
+    /// The kernel stopped early or could not migrate some: statuses are incomplete, query where the pages are.
     Partial,
 }
 
@@ -50,12 +50,13 @@ pub trait Pages {
     ///
     /// A status becomes a node, or a negative error number: `-ENOENT` if nothing is mapped, `-EFAULT` for the zero
     /// page or an address outside of all mappings. Absent pages are not faulted in. The status is [`NOT_ANSWERED`] if
-    /// the kernel stopped before that page: after [`MoveOutcome::Partial`] only another question tells where pages
+    /// the kernel stopped before that page: after [`MoveOutcome::Partial`] only another query shows where pages
     /// are.
     ///
     /// # Errors
-    /// `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node is not among those
-    /// allowed to the process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may have moved).
+    /// If the kernel refuses: `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node
+    /// is not among those allowed to the process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may
+    /// have moved).
     ///
     /// # Panics
     /// If the slices differ in length.
@@ -70,7 +71,7 @@ pub trait Pages {
     /// Asks on which node each page is; see [`Pages::call`].
     ///
     /// # Errors
-    /// `ESRCH` (the process is gone), `EPERM` (it may not be looked at).
+    /// If the kernel refuses: `ESRCH` (the process is gone), `EPERM` (it may not be inspected).
     fn query(&self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
         self.call(pid, addresses, None, status).map(drop)
     }

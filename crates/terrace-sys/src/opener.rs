@@ -22,9 +22,9 @@ pub enum How {
     Write,
     /// The file is read and written; its contents stay.
     ReadWrite,
-    /// The file is only looked at (`O_PATH`): it may be a device or a pipe.
+    /// The file is only inspected (`O_PATH`): it may be a device or a pipe.
     PathOnly,
-    /// The same; if the path is a link, the link itself is looked at.
+    /// The same; if the path is a link, the link itself is inspected.
     PathOnlyNoFollow,
 }
 
@@ -59,7 +59,7 @@ pub trait Opener: Send + Sync {
     /// Does what the request asks for.
     ///
     /// # Errors
-    /// As the kernel says.
+    /// If the kernel refuses.
     fn ask(&self, ask: Ask) -> io::Result<Given>;
 }
 
@@ -89,7 +89,7 @@ impl Opener for Itself {
 impl How {
     fn options(self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        // A pipe that somebody put in the place of a file must not keep the opener waiting.
+        // A pipe that another process put in the place of a file must not keep the opener waiting.
         let patient = libc::O_NONBLOCK | libc::O_NOCTTY;
         match self {
             Self::Read => options.read(true).custom_flags(patient),

@@ -1,4 +1,4 @@
-//! Folders in which nobody but root and this user can put something in the place of a file.
+//! Folders in which only root and this user can put something in the place of a file.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -25,10 +25,10 @@ pub enum FolderError {
         /// The reason, and what to do.
         why: String,
     },
-    /// The path leads through a link that somebody else may point elsewhere.
+    /// The path leads through a link that another user may point elsewhere.
     #[error("{} is a link of another user: name a path without it", .0.display())]
     OthersLink(PathBuf),
-    /// The folder cannot be looked at, or cannot be made.
+    /// The folder cannot be inspected, or cannot be made.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The folder.
@@ -40,11 +40,11 @@ pub enum FolderError {
 }
 
 /// The path of a file without a link above its last part. The file's folder and every one that the path leads
-/// through, by links too, must belong to root or to this user, and nobody else may be able to replace anything in
-/// them. The last part itself is not looked at.
+/// through, by links too, must belong to root or to this user, and no other user may be able to replace anything in
+/// them. The last part itself is not inspected.
 ///
 /// # Errors
-/// If a folder is not fit: the error says which, and what to do.
+/// If a folder is not fit: the error names it, and what to do.
 pub(crate) fn in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     walk(path, |_| Ok(()))
 }
@@ -64,7 +64,7 @@ pub(crate) fn made_in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     })
 }
 
-/// Follows the path as the kernel would, and looks at each folder before anything in it counts.
+/// Follows the path as the kernel would, and inspects each folder before anything in it counts.
 fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, FolderError> {
     let name = path.file_name();
     let name = name.ok_or_else(|| FolderError::NoName(path.to_owned()))?;
@@ -136,7 +136,7 @@ fn fit(folder: &Path) -> Result<(), FolderError> {
     })
 }
 
-/// Checks that nobody but root and this user can replace anything in a folder; the error says why they can, and what
+/// Checks that only root and this user can replace anything in a folder; the error has why others can, and what
 /// to do.
 fn check_permissions(owner: u32, mode: u32, own: u32) -> Result<(), String> {
     if owner != ROOT && owner != own {

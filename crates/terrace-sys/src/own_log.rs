@@ -1,4 +1,4 @@
-//! The file of a log: nobody else reads it, and no link leads it elsewhere.
+//! The file of a log: no other user reads it, and no link leads it elsewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -23,13 +23,13 @@ pub enum LogFileError {
     /// A file of ours that is no log would be renamed or replaced.
     #[error("{} is no Terrace log, and stays as it is: remove it, or name another file", .0.display())]
     NoLog(PathBuf),
-    /// The last log would be kept under the same name.
+    /// The last log would be stored under the same name.
     #[error("so is the log before a log called: name another file")]
     Previous,
-    /// The last log cannot be kept.
+    /// The last log cannot be preserved.
     #[error("keeping the last log as {}: {source}", path.display())]
     Keep {
-        /// The name under which it would be kept.
+        /// The name under which it would be stored.
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,
@@ -39,7 +39,8 @@ pub enum LogFileError {
     Io(#[from] io::Error),
 }
 
-/// Makes a new file of mode 0600. A log of ours that is there already is kept beside it, with `previous` as its ending.
+/// Makes a new file of mode 0600. A log of ours that is there already is moved beside it, with `previous` as its
+/// ending.
 ///
 /// # Errors
 /// If others can change the folder's contents, or if the name is taken by something that is no file of ours, which

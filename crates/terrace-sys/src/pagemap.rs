@@ -113,7 +113,7 @@ impl Pagemap {
     /// # Errors
     /// If the file cannot be read.
     pub fn soft_dirty(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
-        // Not each kernel with the call tells this category by it.
+        // Not each kernel with the call reports this category by it.
         if self.scan
             && let Ok(runs) = self.by_scan(start, end, SOFT_DIRTY)
         {
@@ -211,7 +211,7 @@ impl Pagemap {
 }
 
 /// Clears the soft-dirty bits of all pages of a process, by its file `clear_refs`: from then on
-/// [`Pagemap::soft_dirty`] tells what was written. The process stands still if it maps or faults meanwhile, and its
+/// [`Pagemap::soft_dirty`] reports what was written. The process stands still if it maps or faults meanwhile, and its
 /// pages become write-protected.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! A process that can be told apart from a later one with the same number.
+//! A process that can be distinguished from a later one with the same number.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -53,7 +53,7 @@ impl ProcessId {
     }
 }
 
-/// A running process, held by a pidfd: as long as [`Process::is_alive`] says so, its number is its own.
+/// A running process, held by a pidfd: as long as [`Process::is_alive`] holds, its number is its own.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -65,7 +65,7 @@ impl Process {
     /// Takes hold of a process; `proc` is the folder where procfs is mounted.
     ///
     /// # Errors
-    /// If it is gone or cannot be looked at.
+    /// If it is gone or cannot be inspected.
     pub fn open(proc: &Path, pid: u32) -> Result<Self, ProcessError> {
         let before = start_time(proc, pid)?;
         // SAFETY: takes no pointers.
@@ -75,7 +75,7 @@ impl Process {
             let source = io::Error::last_os_error();
             return Err(ProcessError::Open { pid, source });
         }
-        // SAFETY: the call above made this descriptor; nobody else owns it.
+        // SAFETY: the call above made this descriptor; nothing else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
         if start_time(proc, pid)? != before {
             return Err(ProcessError::Reused(pid));
@@ -115,7 +115,7 @@ pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     };
     // SAFETY: one valid entry; a time-out of zero returns at once.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    // -1: a signal came in between (EINTR); the next question tells.
+    // -1: a signal came in between (EINTR); the next query shows it.
     ready > 0
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
 /// The time is field 22 of `stat`. The second field is the name in parentheses, which may hold anything.
 ///
 /// # Errors
-/// If it is gone or cannot be looked at.
+/// If it is gone or cannot be inspected.
 pub fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
     let path = proc.join(pid.to_string()).join("stat");
     let text = opener::read(&path).map_err(|source| ProcessError::Read {

@@ -1,4 +1,4 @@
-//! Unix sockets by their paths: addresses, and a connection that waits for nobody.
+//! Unix sockets by their paths: addresses, and a connection that does not wait.
 
 use std::io;
 use std::mem::{offset_of, size_of};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A connection that waits for nobody, by the rights of this thread.
+/// A connection that does not wait, by the rights of this thread.
 pub(crate) fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
     let (address, len) = address(path)?;
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -15,7 +15,7 @@ pub(crate) fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call above made this descriptor; nobody else owns it.
+    // SAFETY: the call above made this descriptor; nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: `address` is a valid socket address of `len` bytes.
     let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };

@@ -2,8 +2,8 @@
 //! page-table pages all the time.
 //!
 //! Each worker is a process that forks one child after the other. A child maps memory at addresses far
-//! apart, so that it needs tables of every level, fills it with words that look like page-table
-//! entries, reads them all back and ends; its exit status is its verdict. Whoever takes a reused table
+//! apart, so that it needs tables of every level, fills it with words that resemble page-table
+//! entries, reads them all back and ends; its exit status is its verdict. A program that takes a reused table
 //! page for a table finds entries in it that lead to more of them, and a bit changed in one is noticed.
 
 use std::ptr;
@@ -144,7 +144,7 @@ fn ended_well(pid: libc::pid_t) -> bool {
 
 /// The life of a worker: one child at a time, and none left behind.
 fn work(shared: &Shared, number: u64, frames: u64) -> ! {
-    // SAFETY: a worker must not outlive whoever can stop it; no memory is passed.
+    // SAFETY: a worker must not outlive the process that can stop it; no memory is passed.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let mut turn = 0;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -204,8 +204,8 @@ fn live(seed: u64, frames: u64) -> i32 {
 fn verdict_on(parts: &[*mut u64; PARTS], seed: u64, frames: u64) -> i32 {
     for (part, words) in parts.iter().enumerate() {
         for word in 0..PART_PAGES * WORDS {
-            // SAFETY: as where it is written. Volatile, because what somebody else did to it is the
-            // question.
+            // SAFETY: as where it is written. Volatile, because a change by another program is what is
+            // tested.
             if unsafe { words.add(word).read_volatile() } != pattern(seed, part, word, frames) {
                 return verdict::DAMAGED;
             }

@@ -1,7 +1,7 @@
 //! Frames on the control channel between `terrace-lab` and `lab-host serve`.
 //!
 //! A frame is one kind byte, the payload's length as a little-endian `u32`, and the payload. The
-//! channel is a virtio-serial port, which has no connections of its own: whoever connects sends a
+//! channel is a virtio-serial port, which has no connections of its own: a client that connects sends a
 //! [`FrameKind::Hello`] with a fresh number and throws away everything up to the echo.
 
 use std::io::{self, Write};
@@ -91,7 +91,7 @@ pub fn write(channel: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::R
     channel.write_all(&bytes)
 }
 
-/// The bytes of a [`FrameKind::Hello`] frame, to look for in a stream of unknown alignment.
+/// The bytes of a [`FrameKind::Hello`] frame, to search for in a stream of unknown alignment.
 #[must_use]
 pub fn hello(number_of_session: u64) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -20,7 +20,7 @@ impl Xorshift {
 
     /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
-        // What comes out is smaller than `end`, which is a `usize`.
+        // The result is smaller than `end`, which is a `usize`.
         usize::try_from(self.next() % end as u64).unwrap_or(0)
     }
 }

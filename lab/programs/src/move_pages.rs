@@ -14,7 +14,7 @@ const QUERY_BATCH: usize = 4096;
 /// The node each page is on, or a negated errno.
 ///
 /// # Errors
-/// If the kernel does not tell: there is no such process, or it may not be asked about.
+/// If the kernel does not answer: there is no such process, or it may not be asked about.
 pub fn query(pid: i32, addresses: &[usize]) -> Result<Vec<i32>> {
     let mut statuses = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(QUERY_BATCH) {
@@ -58,7 +58,7 @@ fn call(pid: i32, addresses: &[usize], node: Option<i32>) -> Result<Vec<i32>> {
             MOVE_ALL,
         )
     };
-    // A positive result is the number of pages that could not be moved; the statuses tell which.
+    // A positive result is the number of pages that could not be moved; the statuses show which.
     if result < 0 {
         return Err(io::Error::last_os_error())
             .with_context(|| format!("move_pages of process {pid}"));

@@ -68,7 +68,7 @@ pub struct Load {
 }
 
 impl Default for Load {
-    /// A few large values: a request touches many pages, so that DAMON, which looks at one page of a range at a time,
+    /// A few large values: a request touches many pages, so that DAMON, which checks one page of a range at a time,
     /// sees a range that is hot in part plainly even if an emulated server answers few requests.
     fn default() -> Self {
         Self {

@@ -57,7 +57,7 @@ pub fn total(ranges: &[PageRange]) -> u64 {
     ranges.iter().map(|range| range.count).sum()
 }
 
-/// The nodes of a set of pages, as the kernel says.
+/// The nodes of a set of pages, as the kernel reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Pages on each NUMA node.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 /// The port over which `terrace-lab` runs commands in L1.
 pub const CONTROL: &str = "control";
 
-/// The port of a guest over which it tells its true hot set.
+/// The port of a guest over which it reports its true hot set.
 pub const TRUTH: &str = "truth";
 
 const CLASS: &str = "/sys/class/virtio-ports";
@@ -17,7 +17,7 @@ const CLASS: &str = "/sys/class/virtio-ports";
 /// Opens the virtio-serial port called `name`. The kernel lets one process open a port at a time.
 ///
 /// # Errors
-/// If there is no such port or somebody else has it open.
+/// If there is no such port or another program has it open.
 pub fn open(name: &str, nonblocking: bool) -> Result<File> {
     let device = find(name)?;
     OpenOptions::new()

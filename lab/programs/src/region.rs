@@ -160,7 +160,7 @@ fn map(hint: *mut libc::c_void, bytes: usize) -> std::io::Result<*mut libc::c_vo
 
 /// Extends the heap by room for `bytes` and to align them.
 fn extend_heap(bytes: usize) -> std::io::Result<*mut libc::c_void> {
-    // SAFETY: the heap only grows, and the allocator takes what it did not ask for as somebody else's.
+    // SAFETY: the heap only grows, and the allocator takes what it did not ask for as another's.
     let start = unsafe { libc::sbrk(libc::intptr_t::try_from(bytes + HUGE_PAGE).unwrap_or(0)) };
     if start.addr() == usize::MAX {
         return Err(std::io::Error::last_os_error());

@@ -14,7 +14,7 @@ use terrace_lab_programs::port;
 use crate::machine::process::Process;
 use crate::progress::Wait;
 
-/// Time between two looks of a wait at whether the machine is still alive.
+/// Time between two checks of a wait whether the machine is still alive.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time that L1 has to kill a command.
@@ -41,7 +41,7 @@ impl Control {
         let hello = frame::hello(fresh_number()?);
         let mut next_hello = Instant::now();
         loop {
-            // What was said before L1 listens may be lost.
+            // Bytes that were sent before L1 listens may be lost.
             if Instant::now() >= next_hello {
                 control.stream.write_all(&hello)?;
                 next_hello = Instant::now() + Duration::from_secs(2);
@@ -119,7 +119,7 @@ impl Control {
     fn send(&mut self, process: &Process, kind: FrameKind, payload: &[u8]) -> Result<()> {
         let sent = frame::write(&mut self.stream, kind, payload);
         if sent.is_err() {
-            // How the machine ended says more than that its channel is gone. It may still be ending.
+            // The machine's way of ending is the better error than a closed channel. It may still be ending.
             let patience = Instant::now() + Duration::from_secs(5);
             while Instant::now() < patience {
                 process.check_alive()?;

@@ -105,7 +105,7 @@ impl Lab {
         if output.exit != 0 {
             bail!("writing {FILE} in L1 failed: {}", output.stderr);
         }
-        // What moves pages shall be Terrace alone.
+        // Only Terrace shall move pages.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check(&format!("terrace config check {FILE}"))?;
         Ok(())
@@ -172,7 +172,7 @@ impl Lab {
         })
     }
 
-    /// Whether the hot set is in fast memory within three rounds from now; prints how it goes.
+    /// Whether the hot set is in fast memory within three rounds from now; prints the progress.
     pub fn converges_within_three_rounds(&mut self, name: &str) -> Result<bool> {
         let first = self.rounds(name)?;
         println!("before: {}", self.hot_on_fast(name)?);

@@ -1,4 +1,4 @@
-//! Fills the fast node, so that nobody else gets its memory.
+//! Fills the fast node, so that no other program gets its memory.
 
 use anyhow::{Context, Result};
 

@@ -322,10 +322,10 @@ impl Lab {
         serde_json::from_str(&answer).context("lab-host move")
     }
 
-    /// Looks until `condition` gives something.
+    /// Repeats `condition` until it gives something.
     ///
     /// # Errors
-    /// If the time is up, or a look fails.
+    /// If the time is up, or a check fails.
     pub fn wait_until<T>(
         &mut self,
         what: &str,
@@ -342,13 +342,13 @@ impl Lab {
         }
     }
 
-    /// Whether L1's QEMU is gone, and L1's kernel said nothing.
+    /// Whether L1's QEMU is gone, and L1's kernel logged nothing.
     pub fn emulator_ended(&self) -> bool {
         self.process.check_alive().is_err() && is_silent(&self.process.console_tail())
     }
 
     /// Whether a guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`), and the
-    /// guest's kernel said nothing.
+    /// guest's kernel logged nothing.
     pub fn guest_reset_in_silence(&mut self) -> bool {
         let reset = "for log in /run/lab/*.log; do \
                      grep -q 'ended: exit status: 0' $log && ! grep -q 'terminating on signal' $log && echo ended && cat ${log%.log}.console; \
@@ -369,7 +369,7 @@ impl Lab {
     }
 }
 
-/// Whether no kernel tells on a console why it ended.
+/// Whether no kernel reports on a console why it ended.
 fn is_silent(console: &str) -> bool {
     let messages = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
     !messages.iter().any(|word| console.contains(word))

@@ -1,6 +1,6 @@
 //! Programs of L1's own: L1 as a guest with a NUMA node per tier, instead of as a host.
 //!
-//! A workload tells which of its pages are hot; L1's kernel tells where they are.
+//! A workload reports which of its pages are hot; L1's kernel reports where they are.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Lab {
     pub fn become_a_guest(&mut self) -> Result<()> {
         self.end_vm(VM)?;
         self.install_native()?;
-        // What moves pages shall be the agent alone, and huge pages come where they are asked for.
+        // Only the agent shall move pages, and huge pages come only on request.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check("echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")?;
         Ok(())

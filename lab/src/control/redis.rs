@@ -14,12 +14,12 @@ use crate::machine::images::{self, LIBRARIES};
 const PROGRAM: &str = "usr/bin/redis-server";
 const FOLDER: &str = "/redis";
 
-/// Options of redis-server: in memory alone, and with `DEBUG OBJECT`, which tells where keys are.
+/// Options of redis-server: in memory alone, and with `DEBUG OBJECT`, which shows where keys are.
 const OPTIONS: &str =
     "--port 0 --save '' --appendonly no --enable-debug-command yes --daemonize no";
 
 impl Lab {
-    /// Starts redis-server, whose memory comes from `node`, fills it, and asks as `load` says.
+    /// Starts redis-server, whose memory comes from `node`, fills it, and asks as `load` sets.
     pub fn start_redis(&mut self, load: &Load, node: u32) -> Result<()> {
         self.push_redis()?;
         let Load {
@@ -41,7 +41,7 @@ impl Lab {
         // A link to the program of another package.
         let program = fs::canonicalize(host::find_unpacked("redis-server", PROGRAM)?)?;
         self.push(&program, &format!("{FOLDER}/redis-server"))?;
-        // What L1 has is of the same distribution.
+        // L1's own libraries are of the same distribution.
         let there = self.check(&format!("ls /{LIBRARIES} /lib64"))?;
         for library in images::libraries(&program)? {
             let name = library.file_name().context("a library without a name")?;

@@ -70,13 +70,13 @@ impl Daemon {
     }
 
     /// Starts the daemon with these lines about the guest, and waits until it knows the guest. The daemon does not
-    /// look for processes that pinned the guest's memory: in a container the first process is beyond what may be
-    /// looked at.
+    /// search for processes that pinned the guest's memory: in a container the first process is beyond what may be
+    /// inspected.
     pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
         self.start_with_pin_checks(&format!("nobody_pins = true\n{about_the_guest}"))
     }
 
-    /// Starts the daemon as [`Daemon::start`] does, but it looks who has the guest's memory.
+    /// Starts the daemon as [`Daemon::start`] does, but it makes pin checks of the guest's memory.
     pub fn start_with_pin_checks(&mut self, about_the_guest: &str) -> Result<()> {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\

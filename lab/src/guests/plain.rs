@@ -1,4 +1,4 @@
-//! Plain guests: the files from which they are started, for whoever starts them.
+//! Plain guests: the files from which they are started, for the code that starts them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,7 +1,7 @@
 //! The programs and files of the host's distribution of which the lab is made.
 //!
 //! With root they are installed. Without, the packages are downloaded and unpacked into a folder of
-//! our own, and everything is looked up there as well.
+//! our own, and everything is searched there as well.
 
 pub(crate) mod apt;
 

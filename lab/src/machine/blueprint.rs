@@ -22,7 +22,7 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// Installs, fetches and builds missing parts. `refresh` looks for a newer kernel.
+    /// Installs, fetches and builds missing parts. `refresh` searches for a newer kernel.
     pub fn prepare(vm: &VmSpec, refresh: bool) -> Result<Self> {
         let _lock = places::lock("images")?;
         host::install_missing()?;

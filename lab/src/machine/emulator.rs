@@ -62,7 +62,7 @@ pub fn command_with_vhost_user() -> Result<Command> {
 }
 
 /// Programs that QEMUs of ours may run on this machine, as far as they are there: a daemon that must know them is
-/// told so, because it goes by the program's file and not by its name.
+/// given them, because it goes by the program's file and not by its name.
 pub fn programs() -> Vec<PathBuf> {
     let named = [OVERRIDE, OVERRIDE_VHOST_USER].map(std::env::var_os);
     let named = named.into_iter().flatten().map(PathBuf::from);
@@ -121,7 +121,7 @@ fn command_of(tree: &Path) -> Result<Command> {
     with_firmware(command, |folder| Some(tree.join(folder)))
 }
 
-/// Gives the loader another name: people who look for QEMUs among the processes go by the program's name.
+/// Gives the loader another name: people who search for QEMUs among the processes go by the program's name.
 fn called_qemu(loader: &Path, tree: &Path) -> Result<PathBuf> {
     let name = tree.join(CALLED);
     // Relative, so that the folder may be moved.

@@ -1,6 +1,6 @@
 //! Debian's newest 6.12 cloud kernel, which both L1 and L2 run.
 //!
-//! Versions vanish from the archive, so none is named here: the newest is looked up and kept.
+//! Versions vanish from the archive, so none is named here: the newest is found and stored.
 
 use std::fs;
 use std::path::{Path, PathBuf};

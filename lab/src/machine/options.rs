@@ -25,7 +25,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An emulated machine, unless `TERRACE_LAB_ACCEL=kvm` says that nested KVM works on this machine.
+    /// An emulated machine, unless `TERRACE_LAB_ACCEL=kvm` promises that nested KVM works on this machine.
     pub fn new(kernel: PathBuf, initrd: &Path) -> Self {
         let wants_kvm = std::env::var("TERRACE_LAB_ACCEL").is_ok_and(|value| value == "kvm");
         let (accelerator, cpu) = if wants_kvm {

@@ -11,7 +11,7 @@ use super::process::Process;
 use crate::places;
 use crate::progress::Wait;
 
-/// Number of snapshots that are kept: each is several hundred MiB.
+/// Number of snapshots that are stored: each is several hundred MiB.
 const KEEP: usize = 3;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ pub fn restore_option(key: &str) -> String {
     format!("exec:cat ../../snapshots/{key}.migration")
 }
 
-/// Stops the machine, writes its whole state to the snapshot, and lets it go on.
+/// Stops the machine, writes its whole state to the snapshot, and lets it continue.
 pub fn take(process: &Process, key: &str) -> Result<()> {
     let path = path(key)?;
     let partial = path.with_added_extension("partial");

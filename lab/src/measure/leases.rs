@@ -1,4 +1,4 @@
-//! `cargo xtask lab bench leases`: the cost of the daemon's looks at who has a VM's memory.
+//! `cargo xtask lab bench leases`: the cost of the daemon's pin checks.
 
 use std::time::{Duration, Instant};
 

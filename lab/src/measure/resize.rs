@@ -1,7 +1,7 @@
 //! `cargo xtask lab bench hyperflex`: how long a resize takes, beside the stock balloon of the same guest.
 //!
 //! Both take 256 MiB of memory that the guest has used before and give it back, in turns. A time is from the order
-//! until the device (for the balloon: QEMU) says that all of it is there, which is after the host has the memory.
+//! until the device (for the balloon: QEMU) reports that all of it is there, which is after the host has the memory.
 
 use std::fs;
 use std::time::{Duration, Instant};

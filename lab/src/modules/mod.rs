@@ -71,7 +71,7 @@ fn sources() -> Result<Vec<PathBuf>> {
 }
 
 /// Copies new files and removes files that are gone: objects are written beside the sources, and those must stay as
-/// they are. Files that have not changed keep their times, which make looks at.
+/// they are. Files that have not changed keep their times, which make reads.
 fn copy_changed(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

@@ -64,7 +64,7 @@ fn run_one(blueprint: &Blueprint, test: &Test, body: InL1) -> Result<(Result<()>
     let result = caught(|| body(&mut lab));
     let result = match refused::in_l1(&mut lab) {
         Ok(refused) => refused.judge(result),
-        // What ended L1 says more than that it does not answer.
+        // L1's own end is the better error than a missing answer.
         Err(silent) => result.and(Err(silent)),
     };
     let Err(error) = result else {

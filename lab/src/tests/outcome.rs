@@ -14,7 +14,7 @@ pub struct Outcome {
     pub failed: Vec<Failure>,
 }
 
-/// A test that failed, and the reason if its runner says so.
+/// A test that failed, and the reason if its runner has one.
 pub struct Failure {
     pub name: String,
     pub why: String,
@@ -42,7 +42,7 @@ impl Outcome {
         }
     }
 
-    /// Prints again at the end what failed and why: of a long log, the end is what is kept.
+    /// Prints again at the end what failed and why: of a long log, the end is the part that is stored.
     pub fn conclude(&self) -> Result<()> {
         for failure in &self.failed {
             println!("failed: {}", failure.name);

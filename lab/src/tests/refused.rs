@@ -1,6 +1,6 @@
 //! System calls that threads of the product were refused, by the log of the kernel that they run on.
 //!
-//! A list of calls that lacks one which is needed often shows nowhere else: libraries go on without the call, or
+//! A list of calls that lacks one which is needed often shows nowhere else: libraries continue without the call, or
 //! in another way.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const RECORD: &str = "type=1326 ";
 /// The calls that L1's kernel refused to the product so far.
 ///
 /// # Errors
-/// If L1 does not tell its log.
+/// If L1 does not send its log.
 pub fn in_l1(lab: &mut Lab) -> Result<Refusals> {
     let log = lab.check("dmesg")?;
     Ok(Refusals::in_log(&log, |path| {
@@ -56,7 +56,7 @@ impl Here {
             return Ok(Refusals::default());
         };
         let built = programs::folder()?.display().to_string();
-        // All of it, where so much came that the line is gone.
+        // All of it, if so much came that the line is gone.
         let new = log
             .split_once(last.as_str())
             .map_or(log.as_str(), |(_, new)| new);

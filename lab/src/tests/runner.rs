@@ -29,7 +29,7 @@ pub struct TestArguments {
     pub list: bool,
 }
 
-/// Runs the tests that the arguments ask for; the last line says how many passed and failed.
+/// Runs the tests that the arguments ask for; the last line has how many passed and failed.
 ///
 /// # Errors
 /// If one fails or cannot be run.
@@ -96,7 +96,7 @@ fn prepare_l1(chosen: &[&Test]) -> Result<Blueprint> {
     Ok(blueprint)
 }
 
-/// Runs a test that starts a guest of its own, and looks at what this machine's kernel refused meanwhile.
+/// Runs a test that starts a guest of its own, and reads what this machine's kernel refused meanwhile.
 fn on_guest(test: &Test, body: OnGuest) -> Result<()> {
     let log = Here::now();
     let result = match test.needs {

@@ -31,7 +31,7 @@ pub enum Needs {
 /// The machine on which a test runs, and its function.
 #[derive(Clone, Copy)]
 pub enum Boot {
-    /// A lab that nobody has used before.
+    /// A lab that was not used before.
     L1(InL1),
     /// A guest of this machine, which the test starts itself.
     Guest(OnGuest),

@@ -183,7 +183,7 @@ impl Conversation {
                 self.refused = Some(reason.to_string());
             }
             HostMessage::WhoIsThere if self.welcome.is_some() => {
-                // The host began anew. Whatever it says next is an answer to the next hello.
+                // The host began anew. Its next message is an answer to the next hello.
                 let session = self.session.wrapping_add(1);
                 self.greet_again(session);
                 return;
@@ -262,8 +262,8 @@ impl Conversation {
             .is_some_and(|at| now.since(at) < self.own.silence)
     }
 
-    /// The host's instructions within the agent's own limits, or the agent's own configuration while the host is silent.
-    /// Frames are handed out once.
+    /// The host's instructions within the agent's own limits, or the agent's own configuration while the host is
+    /// silent. Frames are handed out once.
     pub fn take_instructions(&mut self, now: Tick) -> Instructions {
         match self.said.mode {
             Some(mode) if self.refused.is_none() && self.hears(now) => Instructions {

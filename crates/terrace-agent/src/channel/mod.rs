@@ -5,7 +5,7 @@
 //! and bounded. It leaves to others: following the instructions, and what is in a [`Report`].
 //!
 //! The host is distrusted too: its budgets count only as far as they are below the agent's own, its frames only if
-//! this guest has memory there, and only so many at a time. While the host is silent the agent goes on by its own
+//! this guest has memory there, and only so many at a time. While the host is silent the agent continues by its own
 //! configuration.
 
 mod conversation;
@@ -29,7 +29,7 @@ pub use port::guest_memory_end;
 use conversation::Talk;
 use port::Port;
 
-/// The port's name unless the configuration says otherwise.
+/// The port's name unless the configuration has another.
 pub const DEFAULT_PORT: &str = "org.terrace.agent.0";
 
 /// Bytes of one read, and most reads in one beat.
@@ -154,8 +154,8 @@ impl HostLink {
         })
     }
 
-    /// To be called once an epoch or once a second: opens the port, reads the host's instructions, and sends a heartbeat if
-    /// one is due. Never blocks and never fails; [`HostLink::state`] tells.
+    /// To be called once an epoch or once a second: opens the port, reads the host's instructions, and sends a
+    /// heartbeat if one is due. Never blocks and never fails; [`HostLink::state`] shows the outcome.
     pub fn beat(&mut self, now: Tick, report: &Report) {
         self.now = now;
         if self.port.is_none() && now >= self.again_at {

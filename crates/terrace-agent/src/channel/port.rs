@@ -21,7 +21,7 @@ pub(super) enum PortError {
     Open { path: PathBuf, source: io::Error },
 }
 
-/// An open port; a Unix socket stands in for it where agent and host share a machine.
+/// An open port; a Unix socket stands in for it if agent and host share a machine.
 #[derive(Debug)]
 pub(super) enum Port {
     Device(File),

@@ -1,6 +1,6 @@
 //! Choice of the source of samples, and the replacement of one that fails.
 //!
-//! Sources are tried in the order of how much they tell: the PMU's samples, then DAMON. A source that fails is
+//! Sources are tried in the order of how much they show: the PMU's samples, then DAMON. A source that fails is
 //! dropped with its reason, and the next one that works takes over. If none works, all are tried again after a while.
 
 use std::time::Duration;

@@ -3,9 +3,9 @@
 //!
 //! A thread of its own asks, because an answer comes only at the end of an aggregation interval, and only one kdamond
 //! answers at a time. If there are several processes, each is asked in turn. Its latest answer counts in every epoch
-//! until it is asked again, so that taking turns does not look like heat.
+//! until it is asked again, so that taking turns does not count as heat.
 //!
-//! DAMON clears accessed bits, so while it runs nobody else in the guest should age the same pages.
+//! DAMON clears accessed bits, so while it runs no other program in the guest should age the same pages.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -19,8 +19,8 @@ use terrace_sys::{Damon, DamonAttrs, DamonError, DamonRegion, HostRoot, Kdamond,
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::mappings::join_nearest;
 
-/// Fifty looks make an interval, of which two make an epoch: an answer comes at the end of one, so that there is
-/// one in every epoch. Regions cost time at each look.
+/// Fifty checks make an interval, of which two make an epoch: an answer comes at the end of one, so that there is
+/// one in every epoch. Regions cost time at each check.
 const ATTRS: DamonAttrs = DamonAttrs {
     sample_us: 5_000,
     aggregation_us: 250_000,
@@ -29,7 +29,7 @@ const ATTRS: DamonAttrs = DamonAttrs {
 };
 /// Most address ranges of one process that are watched.
 const MAX_RANGES: usize = 64;
-/// Pages for which one look that found its page accessed counts as one access. Each look is at another page of
+/// Pages for which one check that found its page accessed counts as one access. Each check is of another page of
 /// the region, so the count of a region of this size varies as the plan takes counts to vary (a count's
 /// variance is the count at most); regions are not larger ([`addresses`]).
 const PAGES_PER_ACCESS: u64 = 512;
@@ -68,7 +68,7 @@ impl DamonSampler {
     /// Starts the thread, which watches nothing yet.
     ///
     /// # Errors
-    /// If the kernel has no DAMON or somebody else uses it.
+    /// If the kernel has no DAMON or another program uses it.
     pub fn start(root: &HostRoot, epoch: Duration) -> Result<Self, SamplerError> {
         let damon = Damon::of_agent(&root.join(""));
         // Asked now, so that the choice of a sampler knows it.
@@ -106,7 +106,7 @@ impl Sampler for DamonSampler {
         "damon"
     }
 
-    /// DAMON counts looks, not accesses, so vCPUs do not matter. 2 MiB that are accessed at each look count
+    /// DAMON counts checks, not accesses, so vCPUs do not matter. 2 MiB that are accessed at each check count
     /// 50 an epoch; the difference that splits is about a sixth of that.
     fn params(&self, _vcpus: u32) -> Params {
         Params {
@@ -212,7 +212,7 @@ impl Asker {
             };
             let done = match changed {
                 Some((version, targets)) => self.follow(&targets).map(|all| {
-                    // What a busy kernel did not take is asked for again.
+                    // Requests that a busy kernel did not take are made again.
                     if all {
                         self.version = version;
                     }
@@ -278,7 +278,7 @@ impl Asker {
     fn ask_all(&mut self) -> Result<(), DamonError> {
         let pids: Vec<u32> = self.kdamonds.keys().copied().collect();
         for pid in pids {
-            // Somebody may have dropped the sampler; an answer takes a while.
+            // The sampler may have been dropped; an answer takes a while.
             if lock(&self.watched).ended {
                 return Ok(());
             }
@@ -294,7 +294,7 @@ impl Asker {
             let answered = asked.kdamond.accessed().map(|regions| {
                 asked.at =
                     (asked.at + epoch).max(Instant::now().checked_sub(epoch).unwrap_or(asked.at));
-                // Nobody listens once the sampler is dropped.
+                // There is no receiver once the sampler is dropped.
                 let _ = self.seen.send(Seen::Regions { pid, regions });
             });
             self.unless_ended(pid, answered)?;
@@ -324,7 +324,7 @@ impl Asker {
 }
 
 /// The ranges' addresses, cut into pieces of 2 MiB, or as small as the number of regions allows: the kernel would
-/// otherwise begin with one region for each range, and take seconds to tell its parts apart.
+/// otherwise begin with one region for each range, and take seconds to distinguish its parts.
 fn addresses(ranges: &[Range]) -> Vec<(u64, u64)> {
     let joined = join_nearest(ranges, MAX_RANGES);
     let bytes = |page: u64| page.saturating_mul(PAGE_SIZE);

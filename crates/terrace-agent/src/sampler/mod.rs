@@ -25,7 +25,7 @@ pub struct Target {
 pub struct Sample {
     /// The process's number.
     pub pid: u32,
-    /// The pages: a single one, or as much as the source can tell apart.
+    /// The pages: a single one, or as much as the source can distinguish.
     pub range: Range,
     /// The number of accesses, spread over the range.
     pub accesses: u32,

@@ -34,7 +34,7 @@ pub async fn run(
 ) -> Result<ExitCode> {
     let (doctor, unreached) = match client.get("/v1/doctor").await {
         Ok(doctor) => (doctor, None),
-        // It is there, and has said why not.
+        // The daemon is there, and has given its reason.
         Err(error @ ClientError::Refused(_)) => return Err(error.into()),
         Err(error) => {
             let (doctor, daemon) = doctor_alone::inspect(&error, socket, config);

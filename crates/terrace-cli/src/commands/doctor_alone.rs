@@ -31,7 +31,7 @@ pub fn inspect(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doct
     (doctor, daemon(error, socket, config.as_ref()))
 }
 
-/// The configuration, where it is there and valid; without it the defaults count, and that is said.
+/// The configuration, if it is there and valid; without it the defaults count, and that is reported.
 fn read(file: Option<&Path>) -> (Option<Config>, Vec<Finding>) {
     let name = "configuration";
     let read = Sources::read(file).and_then(|sources| Ok((Config::new(&sources)?, sources.text())));

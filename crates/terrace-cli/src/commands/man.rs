@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::args::Args;
 
-/// Writes a manual page for each command, made of what `--help` says.
+/// Writes a manual page for each command, made of the text of `--help`.
 pub fn run(folder: &Path) -> Result<()> {
     let write = || {
         fs::create_dir_all(folder)?;

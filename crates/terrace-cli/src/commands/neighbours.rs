@@ -4,7 +4,7 @@ use terrace_api::types::Neighbours;
 
 use crate::render;
 
-/// The costs in some lines; empty if the VM was neither scanned nor moved and shares with nobody.
+/// The costs in some lines; empty if the VM was neither scanned nor moved and shares with no other.
 pub fn text(n: &Neighbours) -> String {
     if n.scan_cpu_ns == 0 && n.moved_bytes == 0 && n.right_bytes.is_none() {
         return String::new();

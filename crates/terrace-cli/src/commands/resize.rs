@@ -14,7 +14,7 @@ use super::print_json;
 use super::provisioning::state;
 use crate::args;
 
-/// Time between two looks at a resize.
+/// Time between two queries of a resize.
 const STEP: Duration = Duration::from_millis(500);
 /// Time without an answer of the VM's device or monitor after which there is no use in waiting.
 const GONE: Duration = Duration::from_secs(30);

@@ -206,7 +206,7 @@ fn line_of(line: u64, record: &Record) -> Record {
     }
 }
 
-/// A file that is not whole yet; it goes away unless it is kept.
+/// A file that is not whole yet; removed unless it is completed.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -232,7 +232,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Where it was renamed there is nothing left to remove.
+        // If it was renamed, there is nothing left to remove.
         let _ = std::fs::remove_file(&self.path);
     }
 }

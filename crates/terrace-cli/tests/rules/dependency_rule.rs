@@ -6,7 +6,7 @@ use crate::sources::rust_files;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// The crates of ours that each crate of ours may depend on (tests aside). A crate that is not listed fails the test:
-/// whoever adds one says here where it stands.
+/// a new one is added here, at its place.
 const ALLOWED: [(&str, &[&str]); 18] = [
     ("terrace-proto", &[]),
     ("terrace-core", &[PROTO]),

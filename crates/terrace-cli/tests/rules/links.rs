@@ -1,4 +1,4 @@
-//! What the documentation points to is there: files, headings, tests.
+//! The targets to which the documentation points exist: files, headings, tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ fn tests_that_pages_name_exist() {
     let mut named = BTreeSet::new();
     for page in pages(&root) {
         let text = std::fs::read_to_string(&page).expect("a page");
-        // What was decided or changed then may name what was there then.
+        // Records of past decisions and changes may name files of their time.
         let is_history =
             page.ends_with("CHANGELOG.md") || page.to_string_lossy().contains("decisions");
         if !is_history {

@@ -6,7 +6,7 @@ use terrace_proto::Tick;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Tokens are kept in bytes × 10⁹, so that no fraction is lost however often time passes.
+/// Tokens are counted in bytes × 10⁹, so that no fraction is lost however often time passes.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     /// Bytes per second; 0: no limit.
@@ -17,7 +17,7 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket. It holds a tenth of a second, or one plan where that is more.
+    /// A full bucket. It holds a tenth of a second, or one plan if that is more.
     pub(crate) fn new(rate: u64, plan_bytes: u64) -> Self {
         let burst = u128::from((rate / 10).max(plan_bytes)) * NS_PER_S;
         Self {

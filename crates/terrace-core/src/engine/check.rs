@@ -2,7 +2,8 @@
 //!
 //! Responsible for: what is allowed — the unit exists, is RAM, is there, is known, is not on its way
 //! and did not move lately; its destination exists, differs, and has room under the VM's ceiling and
-//! in the tier, and the VM's share of it; its origin stays above the VM's floor. It leaves to others: who proposed it, and why.
+//! in the tier, and the VM's share of it; its origin stays above the VM's floor. It leaves to others: who proposed it,
+//! and why.
 
 use terrace_proto::{Gfn, PAGES_PER_HUGE, TierId};
 
@@ -34,7 +35,7 @@ impl Vm {
             Err(refusal) => return Verdict::Refused(refusal),
         };
         let bytes = self.moved_pages(unit) * terrace_proto::PAGE_SIZE;
-        // Ceiling, share and free memory are told apart only for people: each of them may have room again
+        // Ceiling, share and free memory are distinguished only for people: each of them may have room again
         // when a demotion of the same round has landed, so none of them ends the unit's chance.
         if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
             return Verdict::Later(MoveRefusal::Ceiling);

@@ -119,7 +119,7 @@ impl Vm {
         (here + histogram.known_in(0, threshold).min(at_threshold)) * unit_pages
     }
 
-    /// Fewer bytes moved than are worth looking again soon. Where nothing may move, what would have
+    /// Fewer bytes moved than are worth another scan soon. If nothing may move, what would have
     /// moved counts.
     fn is_quiet(&self, round: &Round, shared: &Shared) -> bool {
         let memory = self.pages.ram().pages() * PAGE_SIZE;

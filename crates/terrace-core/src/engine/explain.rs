@@ -1,4 +1,4 @@
-//! Why a page is where it is.
+//! The reason for a page's place.
 //!
 //! Responsible for: what its place follows from, and that in sentences. It leaves to others: every decision.
 
@@ -84,7 +84,7 @@ impl Vm {
             let why = match last {
                 Some(MoveStatus::MappedByOthers) => "other processes map it too, so it",
                 Some(_) => "it moved lately and",
-                // What came of its move is forgotten.
+                // The outcome of its move is forgotten.
                 None => "it moved lately, or other processes map it too, and",
             };
             let rounds = page.cool_down_rounds;

@@ -16,7 +16,7 @@ const CHUNK: usize = 512;
 /// Units that are copied at once at most: 768 KiB, whatever the VM's size.
 const MAX_COPIED: usize = 1 << 18;
 
-/// A copy of what is kept about some units of a VM. Making it is all that a map costs the engine.
+/// A copy of the state of some units of a VM. Making it is all that a map costs the engine.
 #[derive(Clone, Debug)]
 pub struct HeatPages {
     first: u64,
@@ -39,13 +39,13 @@ pub struct HeatMaking {
 }
 
 impl HeatMaking {
-    /// The first unit that is still wanted; `None` where the map is done.
+    /// The first unit that is still wanted; `None` if the map is done.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         (self.next < self.units).then_some(self.next)
     }
 
-    /// Sums a copy up. The VM goes on between two copies, so that a map may join what was at different times.
+    /// Sums a copy up. The VM runs between two copies, so that a map may join what was at different times.
     pub fn add(&mut self, pages: &HeatPages) {
         let counts = pages.reads.chunks(CHUNK).zip(pages.writes.chunks(CHUNK));
         let firsts = (pages.first..).step_by(CHUNK);

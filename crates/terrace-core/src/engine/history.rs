@@ -36,7 +36,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Nothing happened yet; so many reasons are kept.
+    /// An empty history, for so many reasons.
     pub fn new(max_reasons: usize) -> Self {
         Self {
             counters: Counters::default(),
@@ -56,7 +56,7 @@ impl History {
         self.reasons.after(sequence)
     }
 
-    /// All reasons that are kept, oldest first.
+    /// All reasons that are stored, oldest first.
     pub fn reasons(&self) -> Vec<Reason> {
         self.reasons.list()
     }

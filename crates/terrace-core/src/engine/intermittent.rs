@@ -1,13 +1,13 @@
-//! Intermittent monitoring (vTMM §3.2.3): a VM whose pages are placed well is looked at less often.
+//! Intermittent monitoring (vTMM §3.2.3): a VM whose pages are placed well is scanned less often.
 //!
 //! Responsible for: period ticks, and which of them start a round. It leaves to others: the rounds.
 //!
 //! The paper's words: a round that migrated less than a threshold raises a counter, up to a limit; each
-//! period the counter falls by one; monitoring runs only where it is 0. A counter that must be 0
+//! period the counter falls by one; monitoring runs only if it is 0. A counter that must be 0
 //! before a round can raise it would never get past 1 and skip nothing. So what a quiet round raises
 //! here is the history, the number of quiet rounds in a row (at most the limit, 3), and the counter
 //! starts from it: with limit 3 the rounds of a quiet VM come 1, 2, 3, 3, … periods apart. A round that
-//! migrated enough ends the history. A round that was abandoned says nothing and changes nothing.
+//! migrated enough ends the history. A round that was abandoned means nothing and changes nothing.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Responsible for: taking a plan's results in, page by page, freeing what the plan held, and counting.
 //! It leaves to others: what comes next ([`super::moves`]).
 //!
-//! The kernel's word on where a page is now always counts, whatever the status says; only a page that
+//! The kernel's word on where a page is now always counts, whatever the status is; only a page that
 //! was not tried has no word. Pages that a report leaves out, or names out of order, count as not tried.
 
 use terrace_proto::{MoveReport, MoveStatus, PAGE_SIZE, PageResult, Tick, TierId};
@@ -14,7 +14,7 @@ use super::moves::Flight;
 use super::rounds::Phase;
 use super::vm::Vm;
 
-/// Rounds for which a unit that others map is left alone, beside the one under way: the most that is kept.
+/// Rounds for which a unit that others map is left alone, beside the one under way: the most that is stored.
 const LEFT_ALONE: u8 = 2;
 
 impl Vm {
@@ -30,7 +30,7 @@ impl Vm {
         let before = self.held();
         for (i, flight) in plan.flights.iter().enumerate() {
             let gfn = self.pages.ram().first_page(flight.unit);
-            // By position and by number: a report out of order says nothing about this unit.
+            // By position and by number: a report out of order means nothing for this unit.
             let result = report.results.get(i).filter(|r| r.gfn == gfn);
             // The expected bytes are given back whatever happened; what did arrive is counted below.
             shared.tiers.settle(flight.to, flight.bytes);

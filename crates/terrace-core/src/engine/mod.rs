@@ -5,7 +5,7 @@
 //! others: what policies rank and propose ([`crate::track`], [`crate::estimate`], [`crate::place`]),
 //! and doing anything.
 //!
-//! **Invariant:** decisions fall only in [`Engine::handle`]; polling and looking change none. The same
+//! **Invariant:** decisions fall only in [`Engine::handle`]; polling and views change none. The same
 //! events at the same ticks give the same actions: no clock, no hash order, no float.
 
 mod budget;
@@ -176,7 +176,7 @@ impl Engine {
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
         }
         self.provision.advance(now);
-        // What an event changed counts for the moves that it lets go on.
+        // The changes of an event count for the moves that it lets continue.
         self.share_out();
         self.advance();
         self.share_out();
@@ -255,13 +255,13 @@ impl Engine {
         Some(vm.heat_making(cells, &self.shared.config))
     }
 
-    /// A copy of what is kept about a bounded number of units of a VM, from unit `first` on.
+    /// A copy of the state of a bounded number of units of a VM, from unit `first` on.
     #[must_use]
     pub fn heat_pages(&self, vm: VmId, first: u64) -> Option<HeatPages> {
         Some(self.vms.get(&vm)?.heat_pages(first))
     }
 
-    /// Why a page of a VM is where it is; none if the VM has no RAM there.
+    /// The reason for a page's place; none if the VM has no RAM there.
     #[must_use]
     pub fn explain_page(&self, vm: VmId, gfn: Gfn, now: Tick) -> Option<PageExplanation> {
         self.vms.get(&vm)?.explain(gfn, now, &self.shared.config)
@@ -387,7 +387,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Divides the pool where something changed, and tells the VMs.
+    /// Divides the pool if something changed, and notifies the VMs.
     fn share_out(&mut self) {
         if self.shared.divide_if_stale() {
             for vm in self.vms.values_mut() {

@@ -6,7 +6,7 @@
 //!
 //! Each plan holds demotions first, then promotions. All accounts are pessimistic: a unit under way
 //! counts against its destination from the moment that it is planned, and still counts in its origin
-//! until the report says that it left. So a promotion uses only room that is there for sure, and a
+//! until the report shows that it left. So a promotion uses only room that is there for sure, and a
 //! plan's demotions make room for the promotions of the next one; whatever part of a plan fails, no
 //! ceiling and no tier is overrun.
 //!
@@ -88,7 +88,7 @@ pub(crate) struct Moving {
     pub leaving: [u64; TierId::MAX],
     /// Bytes that units which only made room left, and that nothing has taken yet.
     pub owed: [u64; TierId::MAX],
-    /// When the budget allows the next plan, where that is what a plan waits for.
+    /// The time when the budget allows the next plan, if a plan waits for that.
     pub tokens_at: Option<Tick>,
     /// The VM's use of the move budget.
     pub spent: Spent,
@@ -226,7 +226,7 @@ impl Vm {
             let keep = if promotes { most_pages / 2 } else { 0 };
             let (plan, why) =
                 self.drain(queue, pages_left.saturating_sub(keep), bytes_left, shared);
-            // What stops the units that others only make room for says more.
+            // The obstacle of the units that others only make room for is the better reason.
             blocked = why
                 .filter(|w| *w != MoveRefusal::NotNeeded)
                 .or(blocked)
@@ -245,7 +245,7 @@ impl Vm {
         Issue::Issued
     }
 
-    /// Takes units from one queue while they are allowed; also says what stopped it.
+    /// Takes units from one queue while they are allowed; also returns what stopped it.
     fn drain(
         &mut self,
         queue: usize,

@@ -35,7 +35,7 @@ impl Vm {
         }
     }
 
-    /// A sentence about the share of a VM without a nominal size; `None` if nobody shares the tier with it.
+    /// A sentence about the share of a VM without a nominal size; `None` if no VM shares the tier with it.
     pub fn part_text(&self, shared: &Shared) -> Option<String> {
         let right = shared
             .pool

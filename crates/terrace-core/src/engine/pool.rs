@@ -11,7 +11,7 @@
 //! at the pool hold. A VM is at the pool while its pages can be moved and after it was ranked once;
 //! otherwise it keeps what it has. What it wants counts until its next ranking, however long that is
 //! away: intermittent monitoring may skip periods of an idle VM. So a VM whose size differs from what
-//! it holds is looked at in its next period.
+//! it holds is scanned in its next period.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ enum ShareKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     kind: ShareKind,
-    /// Around its nominal size, where it has one.
+    /// The band around its nominal size, if it has one.
     limits: FastLimits,
     /// The claim, while the VM takes part in the pool. Its limits are those of the member.
     claim: Option<Claim>,
@@ -183,7 +183,7 @@ impl Pool {
     }
 
     /// Bytes that a VM is entitled to, whatever any guest shows: its nominal size, or its part by weight. `None` if
-    /// nobody shares the tier with it.
+    /// no VM shares the tier with it.
     pub fn right(&self, vm: VmId) -> Option<u64> {
         let member = self.members.get(&vm)?;
         (self.members.len() > 1 || member.entry.limits.nominal_bytes > 0)
@@ -253,7 +253,7 @@ impl Pool {
     }
 }
 
-/// Limits of a VM that shares with nobody.
+/// Limits of a VM that shares with no other.
 fn unshared_limits(ceiling: u64) -> FastLimits {
     FastLimits {
         lower_bytes: 0,
@@ -278,7 +278,7 @@ impl Shared {
         self.pool.divide(free, &self.config);
     }
 
-    /// The same where something changed since the last time; says whether it did.
+    /// The same if something changed since the last time; returns whether it did.
     pub fn divide_if_stale(&mut self) -> bool {
         let stale = std::mem::take(&mut self.pool.stale);
         if stale {
@@ -369,7 +369,7 @@ impl Vm {
         self.size.found = Some(self.hot_set(&shared.config));
         self.tell_pool(shared);
         shared.divide();
-        // The others are told when this event has been dealt with.
+        // The others are notified when this event has been dealt with.
         shared.pool.stale = true;
     }
 
@@ -393,7 +393,7 @@ impl Vm {
         }
     }
 
-    /// Reacts to a new size: the VM is looked at in its next period if it should give or can take memory, and the
+    /// Reacts to a new size: the VM is scanned in its next period if it should give or can take memory, and the
     /// reason is recorded.
     pub fn size_changed(&mut self, now: Tick, shared: &Shared) {
         let size = shared.pool.size(self.id);
@@ -419,7 +419,7 @@ impl Vm {
         if let Phase::Window { ends_at, .. } = &mut self.rounds.phase
             && gives
         {
-            // What others have a right to does not wait until this VM's scans are paid for.
+            // Others' rights do not wait until this VM's scans are paid for.
             *ends_at = (*ends_at).min(now.after(shared.config.window()));
         }
         let (Some(size), Phase::Waiting) = (size, &self.rounds.phase) else {

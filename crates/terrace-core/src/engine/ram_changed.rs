@@ -1,7 +1,7 @@
 //! RAM that comes, goes or is elsewhere.
 //!
-//! Responsible for: letting go of all that was known of the old map. What an operator set stays, and so does what was
-//! counted. It leaves to others: noticing (the daemon), and where pages are now (the next round).
+//! Responsible for: letting go of all that was known of the old map. An operator's settings stay, and so do the
+//! counts. It leaves to others: noticing (the daemon), and where pages are now (the next round).
 
 use terrace_proto::{PAGE_SIZE, RamChange, Tick};
 

@@ -15,13 +15,13 @@ pub enum MoveRefusal {
     OutOfRange,
     /// In a hole of the guest's physical space, or a 2 MiB unit that is RAM only in part.
     OutsideRam,
-    /// No host page is there.
+    /// No host page backs it.
     Absent,
     /// Part of a huge page of the host, which moves only from its first page.
     PartOfHuge,
     /// In a plan that was not reported yet.
     InFlight,
-    /// No user table of the guest maps it, so nobody knows its heat.
+    /// No user table of the guest maps it, so that its heat is unknown.
     Unknown,
     /// The unit is in that tier already.
     AlreadyThere,
@@ -124,7 +124,7 @@ impl Refusals {
             .collect()
     }
 
-    /// "12 the VM's ceiling is reached, 3 moved recently"; empty where none happened.
+    /// "12 the VM's ceiling is reached, 3 moved recently"; empty if none happened.
     pub(crate) fn text(&self) -> String {
         let parts: Vec<_> = self
             .list()

@@ -5,7 +5,7 @@
 //!
 //! **Length of a window.** A scan clears accessed bits as it goes, so a page's window runs from one
 //! pass over it to the next. The next scan starts one window after the pass before it *began*: when its
-//! answer came less the time that the pass says it took, but not before it was asked for. So neither a
+//! answer came less the time that the pass reports, but not before it was asked for. So neither a
 //! pass that had to wait nor a late answer shortens the window that follows, and the time that passes
 //! take does not lengthen the round.
 
@@ -280,7 +280,7 @@ impl Vm {
     fn end_window(&mut self, now: Tick, window: u8, shared: &mut Shared) {
         let every = shared.config.full_pass_every;
         let full = window == shared.config.windows || (every > 0 && window.is_multiple_of(every));
-        // What the tracker left out counts as a visit whatever its bits say, so re-arming more of it
+        // What the tracker left out counts as a visit whatever its bits are, so re-arming more of it
         // changes no visit.
         let rearm = if shared.config.rearm_all {
             Rearm::All

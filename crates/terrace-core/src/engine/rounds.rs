@@ -66,7 +66,7 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// None yet; none ever where the policy leaves pages where they are.
+    /// None yet; none ever if the policy leaves pages where they are.
     pub fn new(now: Tick, stays: bool, unit: PageSize, config: &EngineConfig) -> Self {
         Self {
             phase: if stays {

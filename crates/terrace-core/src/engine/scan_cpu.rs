@@ -3,10 +3,10 @@
 //! Responsible for: each VM's part of it, and when a VM may be scanned again. It leaves to others: the
 //! scans ([`super::round`]), and what they cost, which the host reports.
 //!
-//! What a VM wants is what its last pass would cost in each window of the usual length. Where all want more
+//! What a VM wants is what its last pass would cost in each window of the usual length. If all want more
 //! than there is, each gets its part by weight; what a VM leaves, because its scans cost less or because it
 //! is between rounds, goes to the others. A VM whose scans cost more than its part is scanned less often;
-//! nobody else is.
+//! no other VM is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(crate) struct ScanAccount {
 }
 
 impl Vm {
-    /// The host tells what it cost to look into this VM.
+    /// Takes in the host's figure of what scans of this VM cost.
     pub fn scan_spent(&mut self, spent: &ScanSpent, shared: &mut Shared) {
         let ns = spent.cpu_ns;
         self.rounds.scans.unbilled_ns = self.rounds.scans.unbilled_ns.saturating_add(ns);
@@ -100,7 +100,7 @@ impl Vm {
         }
     }
 
-    /// A scan was not answered: what it cost all the same.
+    /// The cost of a scan that was not answered.
     pub fn bill_failure(&mut self, shared: &mut Shared) {
         let reported_ns = std::mem::take(&mut self.rounds.scans.unbilled_ns);
         self.put_off(reported_ns, shared);

@@ -23,7 +23,7 @@ impl Settings {
     /// Those that a VM arrives with.
     ///
     /// # Errors
-    /// Its limits do not name every tier, or a floor is above its ceiling.
+    /// If its limits do not name every tier, or a floor is above its ceiling.
     pub fn new(spec: &VmSpec, tiers: usize) -> Result<Self, String> {
         check_limits(&spec.limits, tiers)?;
         Ok(Self {

@@ -4,7 +4,7 @@
 //! on its way. It leaves to others: limits of single VMs.
 //!
 //! Free memory is what the machine reported last, less what our moves put there since, plus what they
-//! took away where the report cannot have seen it yet. A plan that was already under way when the
+//! took away if the report cannot have seen it yet. A plan that was already under way when the
 //! report came may or may not be in it: what it freed is not counted until the next report.
 
 use terrace_proto::{TierId, TierMemory};
@@ -61,7 +61,7 @@ impl Tiers {
         }
     }
 
-    /// Bytes that may still be brought into a tier; 0 where nobody said anything about it.
+    /// Bytes that may still be brought into a tier; 0 if nothing was reported about it.
     pub(crate) fn free(&self, id: TierId) -> u64 {
         self.free_with(id, |_| 0)
     }
@@ -129,7 +129,7 @@ impl Tiers {
         }
     }
 
-    /// They came, or will not come.
+    /// Ends the wait for them: they came, or will not come.
     pub(crate) fn settle(&mut self, id: TierId, bytes: u64) {
         if let Some(tier) = self.tiers.get_mut(id.index()) {
             tier.coming = tier.coming.saturating_sub(bytes);

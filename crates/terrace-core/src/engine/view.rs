@@ -17,7 +17,7 @@ pub enum PhaseView {
     Unmanaged,
     /// Between rounds.
     Waiting,
-    /// Asking where pages are.
+    /// Queries of where pages are.
     Placing,
     /// Clearing accessed bits before the first window.
     Clearing,
@@ -167,6 +167,6 @@ pub struct VmView {
     pub last_round: Option<Round>,
     /// Since arrival.
     pub counters: Counters,
-    /// The reasons that are kept, oldest first.
+    /// The reasons that are stored, oldest first.
     pub reasons: Vec<Reason>,
 }

@@ -40,7 +40,7 @@ impl Vm {
     /// Takes a VM under management.
     ///
     /// # Errors
-    /// Says what is wrong with its description.
+    /// If its description is wrong; the error has the reason.
     pub fn arrive(
         now: Tick,
         spec: &VmSpec,
@@ -69,7 +69,7 @@ impl Vm {
         })
     }
 
-    /// Whether its policy looks at pages at all.
+    /// Whether its policy observes pages at all.
     pub fn observes(&self) -> bool {
         self.policy.observe != Observe::None
     }
@@ -87,7 +87,7 @@ impl Vm {
         held
     }
 
-    /// Tells the tiers what changed since `before` by what was found out, not by a move.
+    /// Reports to the tiers what changed since `before` by what was found out, not by a move.
     pub fn found_since(&self, before: [u64; TierId::MAX], tiers: &mut Tiers) {
         for (tier, (before, after)) in self.tiers().zip(before.into_iter().zip(self.held())) {
             tiers.found(tier, before, after);

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: the comparison. It leaves to others: the threshold, which is to be profiled.
 
-/// 1 where a unit's visits reach the threshold, reads and writes alike.
+/// 1 if a unit's visits reach the threshold, reads and writes alike.
 #[inline]
 pub(super) fn degrees(visits: u8, reads: &[u8], writes: &[u8], out: &mut [u8]) {
     for ((out, r), w) in out.iter_mut().zip(reads).zip(writes) {

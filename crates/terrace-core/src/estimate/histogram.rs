@@ -4,7 +4,7 @@
 //! what follows from the counts ([`crate::place`]).
 //!
 //! Units are taken in blocks of 512, so that what a pass needs stays in the first-level cache and its
-//! inner loops work on bytes. Where the unit is 4 KiB and the host backs a block with one huge page,
+//! inner loops work on bytes. If the unit is 4 KiB and the host backs a block with one huge page,
 //! the block is ranked as one: as hot as its hottest page.
 
 use terrace_proto::PageSize;

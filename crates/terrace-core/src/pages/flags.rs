@@ -19,7 +19,7 @@ pub const COOL: u8 = 0xc0;
 /// One round.
 pub const COOL_ONE: u8 = 0x40;
 
-/// The tier of so many that a byte names; none where the unit is absent.
+/// The tier of so many that a byte names; none if the unit is absent.
 pub fn tier(flags: u8, tiers: u8) -> Option<TierId> {
     let code = flags & TIER;
     (code < tiers).then_some(TierId(code))

@@ -1,7 +1,7 @@
 //! The engine's state of each unit (4 KiB or 2 MiB) of one VM: four bytes.
 //!
 //! Responsible for: reads, writes, multi-level-queue state and place of each unit, one array each so
-//! that passes stream, and the count of bytes per tier, kept equal to the sum over the units. It leaves
+//! that passes stream, and the count of bytes per tier, always equal to the sum over the units. It leaves
 //! to others: what the numbers mean for a decision.
 //!
 //! In a VM whose unit is 4 KiB the host may still back a 2 MiB block with one huge page. The kernel
@@ -13,7 +13,7 @@ use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSi
 
 use crate::ram::Ram;
 
-/// Units of a 2 MiB block where the unit is 4 KiB.
+/// Units of a 2 MiB block if the unit is 4 KiB.
 pub(crate) const BLOCK: usize = 512;
 
 /// Everything about the units of one VM.
@@ -85,7 +85,7 @@ impl Pages {
         self.held.get(tier.index()).map_or(0, |p| p * PAGE_SIZE)
     }
 
-    /// A unit's tier; none where it is absent or no such unit exists.
+    /// A unit's tier; none if it is absent or no such unit exists.
     #[must_use]
     pub fn tier(&self, unit: u32) -> Option<TierId> {
         flags::tier(*self.flags.get(unit as usize)?, self.tiers)
@@ -119,7 +119,7 @@ impl Pages {
         self.ram.unit() == PageSize::Base && self.has(unit, flags::HUGE)
     }
 
-    /// The units that move with this one: itself, or its block where it starts a huge one.
+    /// The units that move with this one: itself, or its block if it starts a huge one.
     pub(crate) fn extent(&self, unit: u32) -> std::ops::Range<usize> {
         let start = unit as usize;
         if self.in_huge_block(unit) && start.is_multiple_of(BLOCK) {
@@ -130,7 +130,7 @@ impl Pages {
     }
 
     /// Records where a unit is. Tiers that the engine does not have count as absent, and so does all
-    /// that is no RAM. A unit in flight stays where it was: its plan's report says where it is, and the
+    /// that is no RAM. A unit in flight stays where it was: its plan's report shows where it is, and the
     /// bytes that it moved must be counted once.
     fn put(&mut self, unit: usize, pages: u64, code: PageCode) {
         let tier = code
@@ -197,8 +197,8 @@ impl Pages {
         }
     }
 
-    /// Records where the kernel says that a unit is now, and with it the block that it moves with.
-    /// Gives the tier it left, where it changed tier.
+    /// Records the place of a unit by the kernel's answer, and with it the block that it moves with.
+    /// Gives the tier it left, if it changed tier.
     pub(crate) fn place_moved(&mut self, unit: u32, now: PageCode) -> Option<TierId> {
         let from = self.tier(unit);
         let at = unit as usize;
@@ -294,7 +294,7 @@ impl Pages {
         }
     }
 
-    /// Counts every whole unit as known: for policies that look at no page.
+    /// Counts every whole unit as known: for policies that observe no page.
     pub fn set_all_known(&mut self) {
         self.set_known(&PageBitmap::full(self.ram.span_pages()));
     }

@@ -3,7 +3,7 @@
 //!
 //! The bytes that a VM may still take of a tier are the counted ones less those that are really there already. The
 //! whole tier is counted until the guest's driver has inflated: before that nothing keeps the guest from touching all
-//! of it. A tier whose node nobody knows is counted against every node.
+//! of it. A tier of unknown node is counted against every node.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Claim {
     }
 
     fn meets(&self, nodes: &[u32]) -> bool {
-        // A tier whose node nobody knows may be anywhere: it meets every other one.
+        // A tier of unknown node may be anywhere: it meets every other one.
         self.nodes.is_empty()
             || nodes.is_empty()
             || self.nodes.iter().any(|node| nodes.contains(node))
@@ -59,7 +59,7 @@ pub type Free = BTreeMap<u32, u64>;
 /// it has already (`size_bytes`) stays its own.
 ///
 /// # Errors
-/// The reason with its figures.
+/// If they do not fit: the reason with its figures.
 pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Result<(), String> {
     let available = available(&growing.nodes, free);
     let others: Vec<&Claim> = all
@@ -107,11 +107,11 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
         }
     };
     for node in free.keys() {
-        // Only claims that name the node: one of unknown node would be told of at every node.
+        // Only claims that name the node: one of unknown node would be reported at every node.
         let here = all.iter().filter(|claim| claim.nodes.contains(node));
         check(&[*node], here.collect());
     }
-    // Beside the nodes' own sentences only where some claim is in none of them.
+    // Beside the nodes' own sentences only if some claim is in none of them.
     if all.iter().any(|claim| claim.nodes.is_empty()) {
         check(&[], all.iter().collect());
     }

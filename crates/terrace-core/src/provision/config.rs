@@ -1,4 +1,4 @@
-//! Parameters of resizing: how often providers are looked at, and how long they may take.
+//! Parameters of resizing: how often providers are queried, and how long they may take.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProvisionConfig {
-    /// Time between two looks while targets are not met, ms.
+    /// Time between two queries while targets are not met, ms.
     pub under_way_ms: u64,
-    /// Time between two looks otherwise, ms.
+    /// Time between two queries otherwise, ms.
     pub idle_ms: u64,
     /// Greatest age of the host's verdict on a tier's memory, ms.
     pub verify_ms: u64,
-    /// Time that a look or an order may take before somebody is told that it does, ms.
+    /// Time that a query or an order may take before that is reported, ms.
     pub patience_ms: u64,
     /// Time that a driver may take to learn its targets, ms.
     pub driver_ms: u64,
@@ -37,13 +37,13 @@ impl Default for ProvisionConfig {
 }
 
 impl ProvisionConfig {
-    /// Time between two looks while targets are not met.
+    /// Time between two queries while targets are not met.
     #[must_use]
     pub fn under_way(&self) -> Duration {
         Duration::from_millis(self.under_way_ms)
     }
 
-    /// Time between two looks otherwise.
+    /// Time between two queries otherwise.
     #[must_use]
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
@@ -55,7 +55,7 @@ impl ProvisionConfig {
         Duration::from_millis(self.verify_ms)
     }
 
-    /// Time that a look or an order may take.
+    /// Time that a query or an order may take.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_millis(self.patience_ms)

@@ -17,7 +17,7 @@ pub(super) const MIN_REPEAT: Duration = Duration::from_secs(60);
 /// Number of reports in a row that must say that a guest is dishonest, or stuck.
 const REPORTS: u32 = 2;
 
-/// Restarts of the guest, told at most once in [`MIN_REPEAT`]: a guest that does nothing else fills no list.
+/// Restarts of the guest, reported at most once in [`MIN_REPEAT`]: a guest that does nothing else fills no list.
 #[derive(Clone, Copy, Debug, Default)]
 struct Restarts {
     unsaid: u64,
@@ -95,7 +95,7 @@ impl Speaker<'_> {
 }
 
 impl Guest {
-    /// Whether the guest says that it cannot reach the present target of tier `i`.
+    /// Whether the guest reports that it cannot reach the present target of tier `i`.
     pub fn is_stuck(&self, i: usize) -> bool {
         self.tiers.get(i).is_some_and(|tier| tier.stuck_reports > 0)
     }
@@ -130,7 +130,7 @@ impl Guest {
     }
 
     /// Takes a status in. `is_fresh`: for each tier, whether the host's verdict is new; `is_tried`: whether the
-    /// host's memory was looked at once.
+    /// host's memory was verified once.
     pub fn take(
         &mut self,
         status: &ProviderStatus,
@@ -183,7 +183,7 @@ impl Guest {
         let tiers = status.tiers.iter().zip(&mut self.tiers).enumerate();
         for (i, (tier, state)) in tiers {
             let is_fresh = is_fresh.get(i).copied().unwrap_or(false);
-            // One look that is told twice must not count as two reports.
+            // One verification that is reported twice must not count as two reports.
             let Some(seen) = tier.verified.filter(|_| is_fresh) else {
                 continue;
             };
@@ -196,7 +196,7 @@ impl Guest {
                 state.low_reports = 0;
                 continue;
             }
-            // One look may fall between the guest's claim and the hole; it takes several in a row.
+            // One verification may fall between the guest's claim and the hole; it takes several in a row.
             state.low_reports = state.low_reports.saturating_add(1);
             if state.low_reports >= REPORTS {
                 // From now on admission counts the tier whole: the guest may touch all of it again.
@@ -230,7 +230,8 @@ impl Guest {
                 );
                 speaker.say(said);
             } else if after < before {
-                // Only a reset of the guest brings them back, and whoever pinned the old pages knows nothing of it.
+                // Only a reset of the guest brings them back, and the process that pinned the old pages knows nothing
+                // of it.
                 let said = format!(
                     "{} of {name} that were withheld are the guest's again: restart whatever maps its RAM, whose \
                      devices may use other pages in their place",
@@ -268,7 +269,7 @@ impl Guest {
                 state.stuck_reports = 0;
                 continue;
             };
-            // The device repeats the guest's last report with each look: the same number is the same report.
+            // The device repeats the guest's last report with each query: the same number is the same report.
             if status.reports.is_some() && status.reports == state.report {
                 continue;
             }
@@ -325,7 +326,7 @@ impl Guest {
         let asked = asked.filter_map(|(i, (size, tier))| Some((i, (*size)?, tier)));
         let (mut state, mut why) = (OrderState::Met, None);
         for (i, size_bytes, tier) in asked {
-            // Another target than the order's: the device lost it, or somebody else ordered. It will not be met.
+            // Another target than the order's: the device lost it, or another program ordered. It will not be met.
             if tier.target_bytes != size_bytes {
                 let but = format!(
                     "the target of {} is {} now",
@@ -342,7 +343,7 @@ impl Guest {
             if tier.is_met() && status.targets_sent {
                 continue;
             }
-            // What the guest itself says goes before the guess that it has no driver; either goes before "under way",
+            // The guest's own report goes before the guess that it has no driver; either goes before "under way",
             // and one tier that is stuck makes the order stuck.
             if self
                 .tiers

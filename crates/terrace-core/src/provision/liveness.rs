@@ -7,7 +7,7 @@ use super::config::ProvisionConfig;
 /// The silence of a provider.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// Whether nothing was heard yet, and nobody asked: the provider is shown to nobody.
+    /// Whether nothing was heard yet, and no request came: the provider is not shown.
     is_quiet: bool,
     /// The time when something was last heard of the provider.
     heard: Tick,
@@ -16,7 +16,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    /// A provider that counts as heard of now. `is_quiet`: nobody waits for it.
+    /// A provider that counts as heard of now. `is_quiet`: no request waits for it.
     pub fn new(now: Tick, is_quiet: bool) -> Self {
         Self {
             is_quiet,
@@ -25,7 +25,7 @@ impl Liveness {
         }
     }
 
-    /// Whether nothing was heard yet, and nobody asked.
+    /// Whether nothing was heard yet, and no request came.
     pub fn is_quiet(&self) -> bool {
         self.is_quiet
     }
@@ -40,7 +40,7 @@ impl Liveness {
         now.since(self.heard).as_secs()
     }
 
-    /// Takes in that something was heard of the provider, or that somebody wants to.
+    /// Takes in that something was heard of the provider, or that a request wants it.
     pub fn heard_of(&mut self, now: Tick) {
         self.heard = now;
         self.is_quiet = false;
@@ -55,7 +55,7 @@ impl Liveness {
     /// The time at which the provider counts as hung if nothing is heard until then; `None` if it is quiet, or was
     /// said to hang already.
     pub fn hangs_at(&self, config: &ProvisionConfig) -> Option<Tick> {
-        // One that nobody waits for is not missed, and one that was said to hang is not said to again.
+        // One that no request waits for is not missed, and one that was said to hang is not said to again.
         let may = !self.is_quiet && !self.is_said;
         may.then(|| self.heard.after(config.idle() + config.patience()))
     }

@@ -1,13 +1,13 @@
 //! Provisioning: the size that each tier of a VM is to have, and the progress towards it.
 //!
-//! Responsible for: when each provider is looked at, what its reports mean, which sizes may be ordered
+//! Responsible for: when each provider is queried, what its reports mean, which sizes may be ordered
 //! ([`admission`]), one answer to each request for sizes, and holding back memory that may be pinned. It leaves to
 //! others: how a device or a monitor is asked (the daemon's reconcilers, the simulator's devices), and which sizes are
 //! good.
 //!
-//! **Invariant:** nothing else resizes a VM. Each order has an origin: the operator, or the engine itself, which takes a
-//! target back that a device or another process would suffer from. An arbiter that shares memory between VMs gives its
-//! orders by the same event.
+//! **Invariant:** nothing else resizes a VM. Each order has an origin: the operator, or the engine itself, which takes
+//! a target back that a device or another process would suffer from. An arbiter that shares memory between VMs gives
+//! its orders by the same event.
 
 pub mod admission;
 mod config;
@@ -42,7 +42,7 @@ use provider::Provider;
 use queries::QueryReason;
 use requests::Request;
 
-/// Sentences that are kept of each provider.
+/// Sentences that are stored of each provider.
 const REASONS: usize = 256;
 
 /// All providers of a host.
@@ -98,7 +98,7 @@ impl Provision {
     pub(crate) fn depart(&mut self, id: ProviderId) {
         if let Some(gone) = self.providers.remove(&id) {
             let vm = gone.spec.vm;
-            // Whoever waits for this VM would wait until the time-out for an answer that cannot come.
+            // A request for this VM would wait until the time-out for an answer that cannot come.
             let why = format!("{vm}: the VM is gone, or the thread of its provider ended");
             self.refuse_all(id, &why);
         }
@@ -110,13 +110,13 @@ impl Provision {
         let Some(provider) = self.providers.get_mut(&id) else {
             return;
         };
-        // A report of an older look may be from before an order: it would count as an answer to it.
+        // A report of an older query may be from before an order: it would count as an answer to it.
         let Some(asked) = provider.queries.end(report.number) else {
             return;
         };
         if let Err(ProviderError::Nothing(why)) = &report.status {
             // Nothing resizes this VM now, so its thread is ended. A device may be plugged in later: the next request
-            // to resize looks again.
+            // to resize inspects the VM again.
             self.providers.remove(&id);
             self.actions.push_back(Action::LetGo(id));
             self.refuse_all(id, why);
@@ -127,7 +127,7 @@ impl Provision {
         provider.queries.pause(now, &self.config);
         let status = report.status.as_ref();
         let is_met = status.is_ok_and(ProviderStatus::is_met);
-        // The guest says that it is done. Before that counts, the host's memory is looked at once.
+        // The guest reports that it is done. Before that counts, the host's memory is verified once.
         if is_met && !was_met && !report.verify {
             provider.queries.now(now, QueryReason::Met);
         }
@@ -185,8 +185,8 @@ impl Provision {
         if let Some(provider) = self.providers.get_mut(&outcome.provider) {
             provider.answers(now);
             provider.answered(now, outcome.order, &outcome.result);
-            // The new target may be met at the next look already: that counts as newly met, so that the host's memory is
-            // verified.
+            // The new target may be met at the next query already: that counts as newly met, so that the host's memory
+            // is verified.
             provider.queries.was_met = false;
             provider.queries.now(now, QueryReason::Ordered);
         }
@@ -205,7 +205,7 @@ impl Provision {
         self.taken_back(withdrawal);
     }
 
-    /// Takes in that somebody wants a VM to have other sizes. The provider is looked at first, so that the sizes are
+    /// Takes in that a request wants other sizes for a VM. The provider is queried first, so that the sizes are
     /// checked against its present state.
     pub(crate) fn wanted(&mut self, now: Tick, wanted: SizesWanted) {
         // Each request has exactly one answer, this one too.
@@ -213,7 +213,7 @@ impl Provision {
             self.answer(wanted.id, Err(requests::gone()));
             return;
         };
-        // That somebody asks is no word of the provider.
+        // A request is no word of the provider.
         if provider.liveness.is_quiet() {
             provider.liveness.heard_of(now);
         }
@@ -231,7 +231,7 @@ impl Provision {
             if provider.queries.due().is_none_or(|due| due > now) {
                 continue;
             }
-            // A look that somebody waits for reads files only if nothing is known of them: on a large VM that takes
+            // A query that a request waits for reads files only if nothing is known of them: on a large VM that takes
             // longer than people wait.
             let is_awaited = self
                 .requests
@@ -254,7 +254,7 @@ impl Provision {
         }
     }
 
-    /// The view of a provider for people; `None` if nobody is to see it.
+    /// The view of a provider for people; `None` if it is not to be shown.
     #[must_use]
     pub fn view(&self, id: ProviderId, now: Tick) -> Option<ProvisioningStatus> {
         let provider = self.providers.get(&id)?;

@@ -130,7 +130,7 @@ pub(super) fn wanted(
         return Ok(vec![Some(rounded)]);
     }
     let tiers = status.tiers.len();
-    // Sizes beyond the last tier are refused, not dropped: somebody meant a tier that this VM has not.
+    // Sizes beyond the last tier are refused, not dropped: the request meant a tier that this VM has not.
     let beyond = asked.iter().enumerate().skip(tiers);
     if let Some((tier, _)) = beyond.into_iter().find(|(_, asked)| asked.is_some()) {
         let tier = tier_name(kind, tier);

@@ -6,16 +6,16 @@ use terrace_proto::provision::{Origin, OtherUsers};
 /// The state of one way in which memory is pinned.
 #[derive(Debug, Default)]
 pub(super) struct Pin {
-    /// The device or process that pins the memory, in words; `None` if nobody is known to.
+    /// The device or process that pins the memory, in words; `None` if none is known to.
     by: Option<String>,
     /// The reason why that is not known, if it is not.
     unknown: Option<String>,
-    /// Whether it was said that somebody does.
+    /// Whether the pins were reported.
     is_said: bool,
 }
 
 impl Pin {
-    /// The device or process that pins the memory, in words; `None` if nobody is known to.
+    /// The device or process that pins the memory, in words; `None` if none is known to.
     pub fn by(&self) -> Option<&str> {
         self.by.as_deref()
     }
@@ -25,8 +25,8 @@ impl Pin {
         self.unknown.as_deref()
     }
 
-    /// Takes in whoever pins the memory, and returns the sentence that is due: that somebody does, or that nobody
-    /// does any more.
+    /// Takes in the pinner of the memory, and returns the sentence that is due: that there is one, or that there is
+    /// none any more.
     fn seen(
         &mut self,
         seen: Result<Option<&str>, &str>,
@@ -39,7 +39,7 @@ impl Pin {
             // That it is not known for now is no news.
             _ => None,
         };
-        // Not known is not nobody: both fields are set, and whoever shrinks a VM refuses by either.
+        // Unknown does not mean unpinned: both fields are set, and either refuses to shrink a VM.
         self.by = seen.ok().flatten().map(str::to_owned);
         self.unknown = seen.err().map(str::to_owned);
         said

@@ -80,7 +80,7 @@ impl Provider {
 
     /// The name of what is asked, for sentences.
     pub fn asked(&self) -> &'static str {
-        // What is not known yet is looked for by the monitor.
+        // A mechanism that is not known yet is searched for by the monitor.
         match self.mechanism.as_ref().map(|m| m.kind) {
             Some(ProviderKind::HyperFlex) => "its HyperFlex device",
             None | Some(ProviderKind::VirtioMem | ProviderKind::Balloon) => "its monitor",
@@ -114,7 +114,7 @@ impl Provider {
             why: None,
             resident: self.resident,
         });
-        // What the guest said until now was about another target.
+        // The guest's reports until now were about another target.
         self.guest.ordered(report);
     }
 
@@ -133,7 +133,7 @@ impl Provider {
         has.max(self.orders.most(i))
     }
 
-    /// Takes in that the provider answers, and says so if it was said before that it does not.
+    /// Takes in that the provider answers, and reports so if it was reported silent before.
     pub fn answers(&mut self, now: Tick) {
         if self.liveness.answers(now) {
             let said = format!("{} answers again", self.asked());
@@ -150,16 +150,16 @@ impl Provider {
         }
     }
 
-    /// Host memory behind tier `i`, bytes; if nobody looked at its files, its share of what the hypervisor's process
+    /// Host memory behind tier `i`, bytes; if its files were not verified, its share of what the hypervisor's process
     /// holds, by the sizes.
     pub fn present_bytes(&self, i: usize) -> u64 {
         let tiers = self.status().map(|status| &status.tiers);
         let Some(tier) = tiers.and_then(|tiers| tiers.get(i)) else {
             return 0;
         };
-        // By files if somebody looked at them: a process's resident memory is not told apart by tier.
+        // By files if they were verified: a process's resident memory is not split by tier.
         if let Some(seen) = tier.verified {
-            // An old look at files is no word about what was given back since.
+            // An old verification is no word about what was given back since.
             let most = if self.guest.is_inflated(i) {
                 tier.size_bytes
             } else {
@@ -202,7 +202,7 @@ impl Provider {
     }
 
     /// The sizes to order so that a device that is passed through, or another process that has the RAM, loses no
-    /// memory: the driver would go on giving back what the device writes to. `None` if nothing is to be done, or an
+    /// memory: the driver would continue to give back what the device writes to. `None` if nothing is to be done, or an
     /// order is on its way. `given`: the last order before the report.
     pub fn held(&self, now: Tick, given: OrderId) -> Option<Vec<Option<u64>>> {
         let is_pinned = self.kind() == ProviderKind::HyperFlex && self.pins.device.by().is_some();
@@ -216,7 +216,7 @@ impl Provider {
         if let Some(order) = self.orders.last() {
             let is_ours = matches!(order.origin, Origin::Pinning | Origin::Sharing);
             let failed = is_ours && order.state == OrderState::Failed;
-            // An order on its way is waited for; one of ours that failed is tried again, but not at each look.
+            // An order on its way is waited for; one of ours that failed is tried again, but not at each query.
             if order.number > given || (failed && now.since(order.at) < MIN_REPEAT) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! The times of looks at a provider: one look at a time, soon while targets are not met, seldom otherwise.
+//! The times of queries of a provider: one query at a time, soon while targets are not met, seldom otherwise.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use terrace_proto::Tick;
 
 use super::config::ProvisionConfig;
 
-/// The reason for the next look.
+/// The reason for the next query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryReason {
-    /// The time for a regular look has come.
+    /// The time for a regular query has come.
     Due,
     /// An order was taken.
     Ordered,
-    /// Targets are met: the look checks whether the memory that was given back is gone.
+    /// Targets are met: the query checks whether the memory that was given back is gone.
     Met,
 }
 
-/// The looks at one provider.
+/// The queries of one provider.
 #[derive(Debug)]
 pub(super) struct Queries {
-    /// Number of the last look that was asked for.
+    /// Number of the last query that was asked for.
     asked: u64,
     /// The time when it was asked for; `None` if it is over.
     under_way: Option<Tick>,
-    /// Whether somebody wants a look that begins later than that.
+    /// Whether a request wants a query that begins later than that.
     again: bool,
-    /// The time when the next look is due, and its reason.
+    /// The time when the next query is due, and its reason.
     next: Tick,
     reason: QueryReason,
-    /// Whether targets were met at the last look; an order makes them count as not met.
+    /// Whether targets were met at the last query; an order makes them count as not met.
     pub was_met: bool,
     /// Number of times that nothing was found because the monitor did not answer.
     unfound: u32,
 }
 
 impl Queries {
-    /// The looks at a new provider: the first one is due now.
+    /// The queries of a new provider: the first one is due now.
     pub fn new(now: Tick) -> Self {
         Self {
             asked: 0,
@@ -49,9 +49,9 @@ impl Queries {
         }
     }
 
-    /// Wants a look that begins from now on, and returns its number.
+    /// Wants a query that begins from now on, and returns its number.
     pub fn want(&mut self, now: Tick) -> u64 {
-        // A look that has begun may have read its figures before what this one is wanted for.
+        // A query that has begun may have read its figures before what this one is wanted for.
         if self.under_way.is_some() {
             self.again = true;
         } else {
@@ -60,18 +60,18 @@ impl Queries {
         self.asked + 1
     }
 
-    /// Makes the next look due now, for this reason.
+    /// Makes the next query due now, for this reason.
     pub fn now(&mut self, now: Tick, reason: QueryReason) {
         self.want(now);
         self.reason = reason;
     }
 
-    /// The time when the next look is due; `None` if one is under way.
+    /// The time when the next query is due; `None` if one is under way.
     pub fn due(&self) -> Option<Tick> {
         self.under_way.is_none().then_some(self.next)
     }
 
-    /// Begins a look, and returns its number and reason.
+    /// Begins a query, and returns its number and reason.
     pub fn begin(&mut self, now: Tick) -> (u64, QueryReason) {
         self.asked += 1;
         self.under_way = Some(now);
@@ -79,17 +79,17 @@ impl Queries {
         (self.asked, reason)
     }
 
-    /// Ends the look of that number, and returns when it was asked for; `None` if it is not the last one, or is over
+    /// Ends the query of that number, and returns when it was asked for; `None` if it is not the last one, or is over
     /// already.
     pub fn end(&mut self, number: u64) -> Option<Tick> {
-        // An older look, ended late, shows what was so before; a newer one was never asked for.
+        // An older query, ended late, shows what was so before; a newer one was never asked for.
         if number != self.asked {
             return None;
         }
         self.under_way.take()
     }
 
-    /// Sets when the next look is due after one that ended now.
+    /// Sets when the next query is due after one that ended now.
     pub fn pause(&mut self, now: Tick, config: &ProvisionConfig) {
         let pause = if std::mem::take(&mut self.again) {
             Duration::ZERO

@@ -9,7 +9,7 @@ use super::provider::{Provider, Seen};
 use super::verdicts::Verdicts;
 
 impl Provider {
-    /// Takes in a report whose look was asked for at `asked`.
+    /// Takes in a report whose query was asked for at `asked`.
     pub fn take(
         &mut self,
         now: Tick,
@@ -21,8 +21,8 @@ impl Provider {
         self.mechanism = report.mechanism.clone().or(self.mechanism.take());
         let is_gone = matches!(report.status, Err(ProviderError::Gone(_)));
         if self.liveness.is_quiet() && self.mechanism.is_none() && is_gone {
-            // Nobody asked for this VM's size and nothing was ever found: a monitor that another program holds is no
-            // problem that people should see.
+            // No request asked for this VM's size and nothing was ever found: a monitor that another program holds is
+            // no problem that people should see.
             self.queries.not_found();
             return;
         }
@@ -38,9 +38,9 @@ impl Provider {
         self.resident = report.resident;
         match &report.status {
             Err(trouble) => {
-                // What comes back may be another device.
+                // The device that comes back may be another one.
                 self.verdicts = Verdicts::default();
-                // Said once: the trouble of each further look is shown, not recorded.
+                // Reported once: the trouble of each further query is shown, not recorded.
                 if self.trouble.is_none() {
                     let said = format!("{} does not answer: {trouble}", self.asked());
                     self.reasons.say(now, said);

@@ -1,4 +1,4 @@
-//! Requests for sizes, and the one answer to each: after a look and an order, or as soon as one of them fails or
+//! Requests for sizes, and the one answer to each: after a query and an order, or as soon as one of them fails or
 //! takes too long.
 
 use terrace_proto::provision::{
@@ -46,7 +46,7 @@ impl Request {
         }
     }
 
-    /// Whether the request waits for a look at that provider.
+    /// Whether the request waits for a query of that provider.
     pub fn awaits_query_of(&self, provider: ProviderId) -> bool {
         self.provider == provider && matches!(self.stage, Stage::Query { .. })
     }
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// The answer to a request for a VM that nobody knows.
+/// The answer to a request for a VM that is unknown.
 pub(super) fn gone() -> NotOrdered {
     NotOrdered::NotNow("the VM's provider is gone".into())
 }

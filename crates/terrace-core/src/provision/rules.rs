@@ -51,7 +51,7 @@ pub(super) fn known(
     asked: &[Option<u64>],
 ) -> Result<Vec<Option<u64>>, ResizeRefusal> {
     let status = provider.status();
-    // A status from before the provider fell silent says nothing about what is so now.
+    // A status from before the provider fell silent means nothing for its present state.
     let Some(status) = status.filter(|_| provider.trouble.is_none()) else {
         let why = provider.trouble.as_deref();
         let why = why.unwrap_or("its provider has not answered yet");
@@ -182,7 +182,7 @@ impl Admission<'_> {
         let mut others = self.providers.iter();
         let (_, other) = others.find(|(other, provider)| {
             let spec = &provider.spec;
-            // Only of one that is configured: of others nobody says that they have a device at all.
+            // Only of one that is configured: others may have no device at all.
             let is_unseen = provider.seen.is_none() && spec.is_configured && **other != id;
             let of = &spec.host_nodes;
             let meets = of.is_empty() || nodes.is_empty() || of.iter().any(|n| nodes.contains(n));
@@ -196,7 +196,7 @@ impl Admission<'_> {
     }
 }
 
-/// Checks that nobody may have pinned the VM's memory; otherwise the error says who may have.
+/// Checks that no process may have pinned the VM's memory; otherwise the error names one that may have.
 fn not_pinned(provider: &Provider) -> Result<(), String> {
     if let Some(who) = provider.pins.sharer.by() {
         return Err(format!(

@@ -2,7 +2,7 @@
 
 use terrace_proto::provision::ProviderKind;
 
-/// `512 MiB`, `1.5 GiB`, by whole numbers alone, so that a log says the same everywhere.
+/// `512 MiB`, `1.5 GiB`, by whole numbers alone, so that a log has the same text everywhere.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = bytes.checked_ilog2().unwrap_or(0) / 10;

@@ -1,20 +1,20 @@
-//! The last verdicts on the tiers: what a look at the host's memory saw of each. A look that could not look at it in
-//! time takes no verdict back.
+//! The last verdicts on the tiers: the last verification of the host's memory behind each. A query that could not
+//! verify it in time takes no verdict back.
 
 use std::time::Duration;
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{ProviderStatus, Verified};
 
-/// Difference of time up to which two verdicts are the same one: the time that it takes to be told.
+/// Difference of time up to which two verdicts are the same one: the time that it takes to be reported.
 const SAME: Duration = Duration::from_secs(1);
 
-/// A verdict on a tier: what the host says of the memory behind it.
+/// A verdict on a tier: the host's count of the memory behind it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdict {
-    /// The time when the look began.
+    /// The time when the verification began.
     pub at: Tick,
-    /// The figures that the look saw.
+    /// The figures that the verification counted.
     pub verified: Verified,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     tiers: Vec<Option<Verdict>>,
-    /// The time when the host's memory was last looked at.
+    /// The time when the host's memory was last verified.
     pub tried: Option<Tick>,
     /// The guest's resets by the last report.
     resets: Option<u64>,
@@ -31,12 +31,12 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Keeps the verdicts that are new in a status whose look was asked for at `asked`, and puts the known ones into
+    /// Keeps the verdicts that are new in a status whose query was asked for at `asked`, and puts the known ones into
     /// it. For each tier, whether its verdict is new.
     pub fn take(&mut self, now: Tick, status: &mut ProviderStatus, asked: Tick) -> Vec<bool> {
         let before = self.resets.replace(status.resets);
         // The guest before may have given back what this one has again: its verdicts count no more, and neither
-        // does one whose look began before the reset was seen.
+        // does one whose verification began before the reset was seen.
         if before.is_some_and(|before| before != status.resets) {
             *self = Self {
                 resets: self.resets,
@@ -51,7 +51,7 @@ impl Verdicts {
             let at = Tick(now.0.saturating_sub(tier.verified_age_ns));
             let new = tier.verified.map(|verified| Verdict { at, verified });
             let new = new.filter(|new| from.is_none_or(|from| new.at >= from));
-            // A device tells its last verdict again with each look. It is new if it began after this look was asked
+            // A device repeats its last verdict with each query. It is new if it began after this query was asked
             // for, or clearly after the one that is known.
             let is_fresh = new.is_some_and(|new| {
                 new.at >= asked || known.is_none_or(|known| new.at > known.at.after(SAME))
@@ -77,7 +77,7 @@ mod tests {
 
     const BEGUN: Tick = Tick(1_000_000_000_000);
 
-    /// A status as a look gives it at `now`, with a verdict that began at `at`, in a guest that was started `resets`
+    /// A status as a query gives it at `now`, with a verdict that began at `at`, in a guest that was started `resets`
     /// times.
     fn status(now: Tick, verified: Option<Verified>, at: Tick, resets: u64) -> ProviderStatus {
         let tier = TierStatus {
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(verdicts.take(BEGUN, &mut seen, BEGUN), [true]);
         let now = BEGUN.after(Duration::from_secs(20));
         let asked = BEGUN.after(Duration::from_secs(10));
-        // It takes a while to be told.
+        // It takes a while to be reported.
         let late = BEGUN.after(SAME / 2);
         let mut again = status(now, verified, late, 0);
         assert_eq!(verdicts.take(now, &mut again, asked), [false]);

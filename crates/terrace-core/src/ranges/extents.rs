@@ -1,8 +1,8 @@
 //! The known locations of a process's pages, by 2 MiB block.
 //!
 //! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
-//! answers are kept and asked for anew a few at a time. What is to be moved is always looked at
-//! first; what a move did, its own answer says. 32 bytes per 2 MiB.
+//! answers are stored and asked for anew a few at a time. Pages to be moved are always surveyed
+//! first; what a move did, its own answer shows. 32 bytes per 2 MiB.
 
 use super::plan::Held;
 use super::tree::Range;
@@ -52,9 +52,9 @@ pub struct Extents {
     all: Vec<Extent>,
     /// Pages of a block.
     block: u64,
-    /// The position at which the survey goes on.
+    /// The position at which the survey continues.
     next: usize,
-    /// How many were never looked at.
+    /// How many were never surveyed.
     unseen: usize,
 }
 
@@ -165,8 +165,8 @@ impl Extents {
         self.all.get(at).copied()
     }
 
-    /// The place to look at next: those never seen first, then one after the other. None where all was
-    /// looked at in this epoch.
+    /// The place to survey next: those never seen first, then one after the other. None if all was
+    /// surveyed in this epoch.
     #[must_use]
     pub fn stale(&mut self, epoch: u32) -> Option<usize> {
         let len = self.all.len();
@@ -181,7 +181,7 @@ impl Extents {
         if self.next >= len {
             self.next = 0;
         }
-        // What was to be moved in this epoch was looked at already.
+        // Pages to be moved in this epoch were surveyed already.
         let due = |at: &usize| self.all[*at].seen < epoch;
         let at = (self.next..len)
             .find(due)
@@ -231,7 +231,7 @@ impl Extents {
         }
     }
 
-    /// Whether some were never looked at.
+    /// Whether some were never surveyed.
     #[must_use]
     pub fn any_unseen(&self) -> bool {
         self.unseen > 0
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(survey(1), None);
         assert_eq!((survey(2), survey(2)), (Some(0), Some(1)));
-        // What was to be moved was looked at already.
+        // Pages to be moved were surveyed already.
         extents.saw(2, 1, 0, 2);
         assert_eq!(extents.stale(2), Some(3));
         extents.saw(3, 1, 0, 2);

@@ -7,11 +7,12 @@
 //! others: samples, finding processes, walking page tables, moving.
 //!
 //! Events go into [`Ranges::handle`], actions come out of [`Ranges::poll_action`], one at a time; the same events give
-//! the same actions, byte for byte ([`replay`](crate::session::replay)). The guest's agent drives it, and the simulator.
+//! the same actions, byte for byte ([`replay`](crate::session::replay)). The guest's agent drives it, and the
+//! simulator.
 //!
 //! An epoch: the trees take the samples in; what is free is asked for; ranges are ranked and a plan is made; the
 //! extents that its pages are in are asked about, and pages change places in batches; what is left of the CPU's share
-//! looks at other extents; the trees forget.
+//! surveys other extents; the trees forget.
 
 mod config;
 pub mod exchange;
@@ -80,7 +81,7 @@ enum Phase {
     Picking(Box<Pick>),
     /// Pages change places.
     Exchanging(Box<Exchanging>),
-    /// Other pages are looked at.
+    /// Other pages are surveyed.
     Refreshing(Refresh),
 }
 
@@ -392,7 +393,7 @@ impl Ranges {
         }
     }
 
-    /// Other extents are looked at, within the share of the CPU.
+    /// Surveys other extents, within the share of the CPU.
     fn refresh(&mut self) {
         let epoch_ns = u64::from(self.config.epoch_ms) * 1_000_000;
         let share_ns = epoch_ns.saturating_mul(self.budget.cpu_percent.into()) / 100;

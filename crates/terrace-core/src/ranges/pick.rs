@@ -14,21 +14,21 @@ use super::program::Program;
 const MAX_PINNED: u64 = 32;
 /// Extents of text, data and stacks that are asked about at once.
 const PINNED_AT_ONCE: u64 = 64;
-/// Part of the headroom that is made free again in an epoch. What went down frees more than the kernel tells
+/// Part of the headroom that is made free again in an epoch. Pages that went down free more than the kernel reports
 /// at once (pages in lists of each CPU), so a large step would send down too much.
 const HEADROOM_STEP: u64 = 8;
 
 /// Processes under management, by their numbers.
 pub type Programs = BTreeMap<u32, Program>;
 
-/// A question where pages are.
+/// A query of where pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeQuery {
     /// The process whose range it is.
     pub process: u32,
     /// The range.
     pub range: Range,
-    /// Whether it is an extent, whose answer is kept.
+    /// Whether it is an extent, whose answer is stored.
     pub is_extent: bool,
 }
 
@@ -112,7 +112,7 @@ impl Pick {
         }
     }
 
-    /// The next question; none where all is chosen.
+    /// The next question; none if all is chosen.
     pub fn next(
         &mut self,
         programs: &Programs,
@@ -224,7 +224,7 @@ fn next_part(todo: &mut VecDeque<(u32, Range)>, by: u64) -> Option<(u32, Range)>
 #[derive(Clone, Debug)]
 struct Gather {
     fast: bool,
-    /// Of each range so many pages; the first one is being looked at.
+    /// Of each range so many pages; the first one is being surveyed.
     todo: VecDeque<Wanted>,
     /// Pages that still may be taken, beside those that the first range still may.
     left: u64,

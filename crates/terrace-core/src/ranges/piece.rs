@@ -23,7 +23,7 @@ pub struct Piece {
 }
 
 /// The pieces of a survey's answer; runs that do not begin in the range that was asked about are left out, as are
-/// pages of no tier and what is told twice.
+/// pages of no tier and those that are reported twice.
 pub fn pieces<'a>(
     runs: &'a [PieceRun],
     process: u32,
@@ -71,7 +71,7 @@ pub fn runs(pieces: &[Piece]) -> Vec<PieceRun> {
     runs
 }
 
-/// Adds a piece to runs: to the last one, where it goes on with it.
+/// Adds a piece to runs: to the last one, if it continues that.
 pub fn push(runs: &mut Vec<PieceRun>, page: u64, pages: u16, node: u32) {
     if let Some(last) = runs.last_mut() {
         let all = u64::from(last.pieces) * u64::from(last.pages_each);

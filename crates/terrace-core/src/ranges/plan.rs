@@ -1,7 +1,7 @@
 //! Which pages travel: ranges by accesses per byte, fitted to the fast memory, hottest against coldest.
 //!
 //! The paper ranks anew each epoch, and a ranking by samples is never the same twice. A range takes
-//! another's place here only if its accesses per page are higher by more than chance explains; where a load is
+//! another's place here only if its accesses per page are higher by more than chance explains; if a load is
 //! uniform, moves die out.
 
 use std::cmp::{Ordering, Reverse};
@@ -32,7 +32,7 @@ pub struct Ranked {
     pub held: Held,
 }
 
-/// All ranges of all processes: the most accesses per byte first, the newer first where these are equal, then in
+/// All ranges of all processes: the most accesses per byte first, the newer first if these are equal, then in
 /// the order given, and of addresses. `held` is asked about each range.
 #[must_use]
 pub fn rank<'a>(
@@ -146,7 +146,7 @@ impl Plan {
         plan
     }
 
-    /// Makes room for up to `wanted` pages of a range by colder ones; says for how many.
+    /// Makes room for up to `wanted` pages of a range by colder ones; returns for how many.
     fn displace(
         &mut self,
         victims: &mut Vec<Share>,

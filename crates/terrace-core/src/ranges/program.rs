@@ -6,7 +6,7 @@ use super::extents::Extents;
 use super::plan::Held;
 use super::tree::RangeTree;
 
-/// Extents of one process that are kept: those of 256 GiB.
+/// Extents of one process that are stored: those of 256 GiB.
 const MAX_EXTENTS: usize = 131_072;
 /// Epochs in which text, data and stacks are tried to be brought up.
 const PINNED_TRIES: u32 = 8;
@@ -51,7 +51,7 @@ impl Program {
         self.mappings = mappings;
     }
 
-    /// Begins anew, as where another source of samples counts differently.
+    /// Begins anew, as when another source of samples counts differently.
     pub(super) fn restart(&mut self, params: Params) {
         self.tree = RangeTree::new(params, &self.mappings.seeds);
     }

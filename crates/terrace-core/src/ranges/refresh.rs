@@ -1,24 +1,24 @@
-//! Looking where pages are, within a share of the CPU: each process in turn, those with pages that were never
-//! looked at first.
+//! Surveys of where pages are, within a share of the CPU: each process in turn, those with pages that were never
+//! surveyed first.
 
 use super::pick::{Programs, RangeQuery};
 
-/// While pages were never looked at, looking may take so many times its share of the CPU.
+/// While pages were never surveyed, surveys may take so many times its share of the CPU.
 const UNSEEN_FACTOR: u64 = 4;
 
-/// The looks of an epoch.
+/// The surveys of an epoch.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     processes: Vec<u32>,
     /// Whose turn it is.
     turn: usize,
-    /// Only what was never looked at.
+    /// Only what was never surveyed.
     first: bool,
-    /// Somebody answered in this turn.
+    /// An answer came in this turn.
     answered: bool,
     /// CPU time that is left, ns.
     left_ns: u64,
-    /// Looks so far.
+    /// Surveys so far.
     pub surveys: u64,
 }
 
@@ -44,7 +44,7 @@ impl Refresh {
         }
     }
 
-    /// The next question; none where time is over, or all was looked at.
+    /// The next question; none if time is over, or all was surveyed.
     pub fn next(&mut self, programs: &mut Programs, epoch: u32) -> Option<RangeQuery> {
         loop {
             if self.turn >= self.processes.len() {

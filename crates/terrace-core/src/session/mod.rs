@@ -1,13 +1,13 @@
 //! The session: the one way into a controller and out of it, and what of that is recorded.
 //!
-//! Responsible for: giving a controller (the engine; a guest's [`Ranges`]) an event, taking out all that it decided, and
-//! the log of both.
+//! Responsible for: giving a controller (the engine; a guest's [`Ranges`]) an event, taking out all that it decided,
+//! and the log of both.
 //! Beside it stand what reads such a log again: [`replay`] with the policy that recorded it, [`other`]
 //! with another one. It leaves to others: deciding ([`crate::engine`]), doing what was decided, clocks,
-//! and where a log is kept ([`Log`]).
+//! and where a log is stored ([`Log`]).
 //!
 //! **Invariant:** an event's record is followed by those of its actions in their order and by nothing
-//! else. What an action leads to is an event of its own: it comes in after the last of them was taken.
+//! else. An action's outcome is an event of its own: it comes in after the last of them was taken.
 
 pub mod other;
 pub mod replay;
@@ -35,13 +35,13 @@ pub trait Controller {
     /// An event or an action as it stands in a log.
     fn record(part: Part<Self::Event, Self::Action>) -> Record;
 
-    /// Whether both are the same decision. The wording of an answer is no decision: an older version may have
-    /// said the same in other words.
+    /// Whether both are the same decision. The wording of an answer is no decision: an older version may have had
+    /// the same in other words.
     fn is_same(one: &Self::Action, other: &Self::Action) -> bool {
         one == other
     }
 
-    /// The event or the action that a record is; none where it is neither of this controller.
+    /// The event or the action that a record is; none if it is neither of this controller.
     fn part(record: Record) -> Option<Part<Self::Event, Self::Action>>;
 }
 
@@ -122,7 +122,7 @@ pub trait Log {
     /// Records are wanted now. If not, none is made.
     fn is_on(&self) -> bool;
 
-    /// Takes the next record. A log that cannot keep it is off from then on, and says so by its own means:
+    /// Takes the next record. A log that cannot store it is off from then on, and reports that by its own means:
     /// no decision depends on it.
     fn append(&mut self, at: Tick, record: Record);
 }
@@ -168,7 +168,7 @@ pub struct Session<L = (), C = Engine> {
 }
 
 impl<L> Session<L> {
-    /// The engine, to look at.
+    /// The engine, to read.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.controller
@@ -181,7 +181,7 @@ impl<L: Log, C: Controller> Session<L, C> {
         Self { controller, log }
     }
 
-    /// The controller, to look at.
+    /// The controller, to read.
     #[must_use]
     pub fn controller(&self) -> &C {
         &self.controller

@@ -31,9 +31,9 @@ pub struct Replayed {
     pub skipped: u64,
     /// The log ended in the middle of a record.
     pub cut_off: bool,
-    /// Why the recording was given up before its time, where the log says so.
+    /// Why the recording was given up before its time, if the log has it.
     pub given_up: Option<String>,
-    /// Actions that the engine gave after the last record: more than none where the log stopped, at its
+    /// Actions that the engine gave after the last record: more than none if the log stopped, at its
     /// size limit say, between an event and its actions.
     pub unrecorded_actions: u64,
 }
@@ -88,8 +88,8 @@ pub fn open<R: Read>(input: R) -> Result<(LogReader<R>, EngineConfig), ReplayErr
     }
 }
 
-/// The configuration that a log was recorded with. What a later version decides by another rule has the old
-/// one where the log does not name it.
+/// The configuration that a log was recorded with. A rule that a later version changed has the old
+/// one if the log does not name it.
 fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
     let mut config: serde_json::Value = serde_json::from_str(text)?;
     if let Some(keys) = config.as_object_mut() {

@@ -1,7 +1,7 @@
 //! How much fast memory a VM could use (vTMM §3.5).
 //!
 //! The paper's hot set is the hottest 80 % of the pages whose degree is above 3. Beside it counts
-//! what the VM has in the first tier of pages that no guest table shows: nobody knows their heat, they
+//! what the VM has in the first tier of pages that no guest table shows: their heat is unknown, they
 //! are not moved, and so the hot set fits only into what they leave.
 
 use crate::estimate::{DEGREES, Estimator, Histogram};
@@ -33,7 +33,7 @@ impl HotSet {
 }
 
 impl Estimator {
-    /// The degree that a page of the hot set exceeds: the configured one, or 0 where degrees only say
+    /// The degree that a page of the hot set exceeds: the configured one, or 0 if degrees only show
     /// hot (1) or not.
     #[must_use]
     pub fn base_degree(self, configured: u8) -> u8 {

@@ -1,4 +1,4 @@
-//! A VM's limits in the first tier: 75 % and 125 % of its nominal size (vTMM §3.5), where nobody set
+//! A VM's limits in the first tier: 75 % and 125 % of its nominal size (vTMM §3.5), if no operator set
 //! others.
 
 use terrace_proto::TierLimit;

@@ -5,8 +5,8 @@
 //! runs ([`crate::engine`]), and how tables are walked.
 //!
 //! **A read or a write?** A window in which a unit was accessed and not written counts as one read; one
-//! in which it was written counts as one write, and not as a read as well. Where no source of writes
-//! exists every visit is a read. A source may speak less often than once a window: what it calls written
+//! in which it was written counts as one write, and not as a read as well. If no source of writes
+//! exists every visit is a read. A source may report less often than once a window: what it calls written
 //! was written at least once since it spoke last, so one of the unit's visits counts as a write.
 
 mod multi_level_queue;
@@ -27,7 +27,7 @@ pub enum Tracker {
     MultiLevelQueue(MultiLevelQueue),
     /// No filter: every page is re-armed in every window.
     Plain,
-    /// Looks at nothing.
+    /// Observes nothing.
     None,
 }
 
@@ -55,7 +55,7 @@ impl Tracker {
     }
 
     /// Adds what the scan at the end of `window` found. Its written bits, if it has any, are about as many
-    /// windows as `covered` says, this one included.
+    /// windows as `covered` has, this one included.
     pub fn record(&self, pages: &mut Pages, window: u8, answer: &ScanAnswer, covered: u8) {
         let written = answer.written.as_ref().map_or(&[][..], |w| w.words());
         let (of_this_window, of_several): (&[u64], &[u64]) = if covered > 1 {

@@ -10,10 +10,10 @@
 //! accessed counts as a visit and takes it up by one level, not accessed takes it down by one; either
 //! way the new level's rest starts.
 //!
-//! What a scan re-arms must be known before it runs: the units of level 0, and those whose rest ends.
+//! The units that a scan re-arms must be known before it runs: the units of level 0, and those whose rest ends.
 //! So a unit of level 0 that turns out to be accessed was re-armed once more than it needed.
 //!
-//! A resting window counts as a write if the answer says that the page was written, else as a read.
+//! A resting window counts as a write if the answer shows that the page was written, else as a read.
 
 use terrace_proto::{PageBitmap, PageSize, Rearm, ScanAnswer};
 

@@ -330,7 +330,7 @@ fn a_full_node_stops_promotions_with_the_reason_and_no_livelock() {
     let limits = vec![limit(FAST, PAGES), limit(0, PAGES)];
     h.after(0, Event::Command(Command::Limits(VM, limits)));
     h.capacity[0] = FAST;
-    // What the node says it has free cannot be had.
+    // Memory that the node reports as free cannot be had.
     let lie = |tier: u8, pages: u64| TierMemory {
         tier: TierId(tier),
         total_bytes: PAGES * PAGE_SIZE,

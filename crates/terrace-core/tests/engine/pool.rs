@@ -80,7 +80,7 @@ impl World {
             let guest = self.host.guests.get_mut(&VmId(id)).unwrap();
             guest.huge = (0..units).collect();
         }
-        // The ceiling only says where the test's pages are at first.
+        // The ceiling only determines where the test's pages are at first.
         let open = limits.iter().map(|l| terrace_proto::TierLimit {
             ceiling_bytes: u64::MAX,
             ..*l

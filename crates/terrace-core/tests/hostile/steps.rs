@@ -69,7 +69,7 @@ impl World {
             }
         }
         self.guests.insert(spec.vm, guest);
-        // What a VM brings is known before the engine decides anything.
+        // The RAM that a VM brings is known before the engine decides anything.
         let report = self.memory_report();
         self.engine.handle(Tick(self.now), Event::Memory(report));
         let mut early = Vec::new();
@@ -189,7 +189,7 @@ impl World {
         self.feed(Event::Command(command));
     }
 
-    /// Reports that nobody asked for, or asked for before.
+    /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
         let event = match self.dice.below(6) {
@@ -297,7 +297,7 @@ impl World {
         };
         if self.engine.vm(vm).unwrap().phase == PhaseView::Placing && guest.asked == id {
             guest.placed = true;
-            // Where a page in flight is, only its plan's report says.
+            // The place of a page in flight shows only in its plan's report.
             for (unit, real) in (0_u64..).zip(&guest.real) {
                 if !self.mover.carries(vm, unit) {
                     guest.reported[usize::try_from(unit).unwrap()] = *real;

@@ -19,13 +19,13 @@ pub struct Guest {
     pub nominal: u64,
     /// The tier of each unit.
     pub real: Vec<u8>,
-    /// The same as far as the engine was told.
+    /// The same as far as it was reported to the engine.
     pub reported: Vec<u8>,
     /// The last round in which each unit was reported to have moved.
     pub moved_in: Vec<u64>,
-    /// Whether the engine was told where all pages are.
+    /// Whether the places of all pages were reported to the engine.
     pub placed: bool,
-    /// The newest question where the pages are.
+    /// The newest query of where the pages are.
     pub asked: RequestId,
 }
 
@@ -84,7 +84,7 @@ pub struct World {
     /// The unit by which all VMs of this world are ranked.
     pub unit: PageSize,
     pub guests: BTreeMap<VmId, Guest>,
-    /// Questions and plans that nobody has taken up yet.
+    /// Questions and plans that were not taken up yet.
     pub open: Vec<Action>,
     pub mover: Mover,
     pub next_vm: u32,

@@ -102,7 +102,7 @@ pub(super) fn judge(report: &Report, possible: Possible) -> Result<(), Lie> {
         claimed_bytes = claimed_bytes.saturating_add(node.total_bytes);
     }
     match possible.ram_bytes {
-        // What the guest calls memory is never more than it was given; a DIMM that was plugged a moment ago
+        // The memory that the guest reports is never more than it was given; a DIMM that was plugged a moment ago
         // may be more than the hypervisor was asked about.
         Some(ram_bytes) if claimed_bytes > ram_bytes.saturating_add(ram_bytes / 16) => {
             Err(Lie::MoreThanRam {

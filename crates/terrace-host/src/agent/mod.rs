@@ -5,7 +5,7 @@
 //! may go on managing its VM ([`AgentWatch`], a value: time is an argument). It leaves to others: what
 //! happens to a VM whose agent is silent or lies (`terraced`), and the messages (`terrace_proto::agent`).
 //!
-//! An agent can hurt its own VM only: nothing that it says is an address, steers another VM, or makes this
+//! An agent can hurt its own VM only: nothing that it sends is an address, steers another VM, or makes this
 //! end hold more than one frame.
 
 mod lie;

@@ -9,7 +9,7 @@ use crate::{Finding, HostRoot};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_NICE: u32 = 23;
-/// Most threads of this process that are looked at.
+/// Most threads of this process that are inspected.
 const MAX_THREADS: usize = 1 << 14;
 
 /// Findings about the host: kernel, capabilities of this process, tiers, and who else moves pages.

@@ -1,6 +1,6 @@
 //! The checks of `doctor`: which mechanisms work on this host and for one VM, which do not, and what to change.
 //!
-//! Responsible for: looking, and words for people. It leaves to others: changing anything. Findings are
+//! Responsible for: inspection, and words for people. It leaves to others: changing anything. Findings are
 //! in a fixed order; good ones are among them.
 
 mod host;

@@ -1,4 +1,4 @@
-//! Findings about every QEMU of the host by what procfs says alone: no daemon is asked, and no monitor.
+//! Findings about every QEMU of the host from procfs alone: no daemon is asked, and no monitor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,14 +20,14 @@ const DEFAULT_RAM: &str = "pc.ram";
 /// The checks of processes.
 #[derive(Debug, Default)]
 pub struct Processes {
-    /// QEMU processes that are not taken for VMs, and those that cannot be looked at.
+    /// QEMU processes that are not taken for VMs, and those that cannot be inspected.
     pub others: Vec<Finding>,
     /// Findings about processes that may be VMs, by the VM's name; by the process if the VM has none, or another one
     /// has it too.
     pub vms: BTreeMap<String, Vec<Finding>>,
 }
 
-/// Looks at every QEMU process, and says what its command line lacks or why it is no VM, in the daemon's words.
+/// Inspects every QEMU process, and reports what its command line lacks or why it is no VM, in the daemon's words.
 #[must_use]
 pub fn processes(root: &HostRoot, topology: &Topology, rules: &Rules) -> Processes {
     let (found, others) = unasked(root, rules);
@@ -104,7 +104,7 @@ fn is_huge(align: &str) -> bool {
     bytes.is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(2 << 20))
 }
 
-/// The first thing that keeps its RAM from being scanned, in the order in which the daemon looks.
+/// The first thing that keeps its RAM from being scanned, in the order in which the daemon checks.
 fn why_unscannable(root: &HostRoot, vm: &Unasked) -> Option<Unscannable> {
     let machine = &vm.machine;
     if let Some(kind) = &vm.encryption {

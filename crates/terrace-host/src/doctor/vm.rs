@@ -235,7 +235,7 @@ fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory)
             );
         }
     };
-    // `7f5c00000000 bind:0 file=/dev/shm/ram …`: only the beginning of a mapping is told.
+    // `7f5c00000000 bind:0 file=/dev/shm/ram …`: only the beginning of a mapping is reported.
     let starts: Vec<(u64, &str)> = text
         .lines()
         .filter_map(|line| {

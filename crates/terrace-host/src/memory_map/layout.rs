@@ -1,7 +1,7 @@
 //! The layout that a memory map was built from, and whether it still holds.
 //!
 //! Responsible for: QEMU's word for where each run of the guest's RAM is, joined with the mapping that is there, as a
-//! value that can be compared with one that is read later. It leaves to others: when to look ([`super::MapWatch`]).
+//! value that can be compared with one that is read later. It leaves to others: when to check ([`super::MapWatch`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -76,7 +76,7 @@ impl Layout {
         Ok((Self { pieces }, mappings))
     }
 
-    /// Whether the process still maps the same files at the same places; nothing of QEMU is asked. Says what is not.
+    /// Whether the process still maps the same files at the same places; nothing of QEMU is asked. Reports what is not.
     pub(super) fn is_mapped(&self, mappings: &[Mapping]) -> Result<(), String> {
         let gone = self.pieces.iter().find(|piece| {
             let run = super::build::Placed {

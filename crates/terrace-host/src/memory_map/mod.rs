@@ -43,8 +43,8 @@ pub struct Range {
     /// The offset in that file, bytes.
     pub file_offset: u64,
     /// The hypervisor maps it shared (`MAP_SHARED`), so that another process, our worker above all, can have the same
-    /// pages by right. Private pages that another process maps too are not the VM's alone: merged by KSM, or of a template
-    /// file.
+    /// pages by right. Private pages that another process maps too are not the VM's alone: merged by KSM, or of a
+    /// template file.
     pub shared: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct GuestMemory {
 /// A memory map that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryMapError {
-    /// The RAM is there, but not for others to look at.
+    /// The RAM is there, but not for others to read.
     #[error(transparent)]
     Unscannable(#[from] Unscannable),
     /// QEMU did not say.

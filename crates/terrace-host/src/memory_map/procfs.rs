@@ -12,7 +12,7 @@ use crate::HostRoot;
 use crate::ReadError;
 use crate::process_memory::is_pinning;
 
-/// Most descriptors of a process that are looked at: what systemd lets services have.
+/// Most descriptors of a process that are inspected: systemd's limit for services.
 const MAX_DESCRIPTORS: usize = 1 << 19;
 
 /// A line of `/proc/PID/maps`.
@@ -119,7 +119,7 @@ impl Descriptors {
     }
 
     /// Opens the file of a mapping anew, to read and write, by any descriptor of it that is open for both:
-    /// whoever runs this may be allowed more than the process, which must not gain by it.
+    /// the user that runs this may have more rights than the process, which must not gain by it.
     ///
     /// # Errors
     /// If one is there but cannot be opened.
@@ -161,7 +161,7 @@ impl Descriptors {
 
 /// Opens the file behind a descriptor's link if it is the file of the mapping.
 ///
-/// The process may close and reuse its descriptor at any time, so it is held first and looked at then. O_PATH opens
+/// The process may close and reuse its descriptor at any time, so it is held first and inspected then. O_PATH opens
 /// nothing yet: it may be a device or a pipe.
 fn hold(path: &Path, mapping: &Mapping) -> Option<(File, fs::Metadata)> {
     let held = opener::open(path, How::PathOnly).ok()?;

@@ -6,7 +6,7 @@ pub enum Unscannable {
     /// Only QEMU sees it.
     #[error("guest RAM '{0}' is private to QEMU; {help}", help = share_on())]
     PrivateRam(String),
-    /// QEMU itself may not write it, so nobody does on its behalf.
+    /// QEMU itself may not write it, so no other process does on its behalf.
     #[error("guest RAM '{0}' is not mapped for reading and writing by QEMU; {help}", help = share_on())]
     NotWritable(String),
     /// Shared, but no file stands for it.

@@ -36,7 +36,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Longest wait before the stop flag is looked at again.
+/// Longest wait before the stop flag is read again.
 const SLICE: Duration = Duration::from_millis(20);
 /// The largest burst after a pause, as time at full rate.
 const BURST: Duration = Duration::from_millis(100);

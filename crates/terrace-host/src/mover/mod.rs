@@ -1,7 +1,7 @@
 //! Moving a VM's pages between tiers by `move_pages(2)` on its hypervisor.
 //!
 //! Responsible for: carrying out a plan in its order within a bandwidth budget, one address for each
-//! huge page, bounded retries, and saying for every page where it is afterwards, as asked of the
+//! huge page, bounded retries, and reporting for every page where it is afterwards, as asked of the
 //! kernel. It leaves to others: which pages move (`terrace-core`).
 
 mod budget;
@@ -25,7 +25,7 @@ use crate::{Finding, HostRoot};
 pub(crate) use budget::{Budget, Clock, SystemClock};
 pub(crate) use kernel::{Kernel, LiveKernel};
 
-/// The VM whose pages are moved or looked at.
+/// The VM whose pages are moved or queried.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The VM's hypervisor process.
@@ -34,9 +34,9 @@ pub struct Target {
     pub memory: Arc<GuestMemory>,
     /// The unit of ranking and moving.
     pub unit: PageSize,
-    /// Processes other than the hypervisor and ours are known to map files of its RAM, and not on its behalf (another VM on
-    /// the same template file): of shared RAM, too, only pages that nobody else maps are moved then. That our worker maps
-    /// a page counts as somebody else.
+    /// Processes other than the hypervisor and ours are known to map files of its RAM, and not on its behalf (another
+    /// VM on the same template file): of shared RAM, too, only pages that no other process maps are moved then. That
+    /// our worker maps a page counts as another process.
     pub others_map: bool,
 }
 

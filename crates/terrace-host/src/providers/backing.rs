@@ -14,11 +14,11 @@ pub struct Backing {
     pub device_bytes: u64,
 }
 
-/// Host memory behind each tier; `None` for a tier if that cannot be told: RAM that is no shared file, or nodes whose
-/// backends are not known.
+/// Host memory behind each tier; `None` for a tier if that cannot be determined: RAM that is no shared file, or nodes
+/// whose backends are not known.
 ///
 /// # Errors
-/// If QEMU or the kernel does not say where RAM is.
+/// If QEMU or the kernel does not report where RAM is.
 pub fn backing(
     root: &HostRoot,
     pid: u32,
@@ -30,8 +30,8 @@ pub fn backing(
     Ok(join(tiers, &memdevs, &present))
 }
 
-/// QEMU does not say which backend a node was started with. It lays them out in the order of the nodes, so where their
-/// sizes are the nodes' in that order, they are taken for theirs.
+/// QEMU does not report which backend a node was started with. It lays them out in the order of the nodes, so where
+/// their sizes are the nodes' in that order, they are taken for theirs.
 fn join(tiers: &[Tier], memdevs: &[Memdev], present: &[Present]) -> Vec<Option<Backing>> {
     let plugs = |region: &str| {
         let mut devices = tiers.iter().flat_map(|tier| &tier.devices);

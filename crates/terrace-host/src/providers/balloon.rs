@@ -38,7 +38,7 @@ impl Balloon {
         Err(ResizeError::BalloonRange { asked, ram })
     }
 
-    /// Tells the balloon the size to leave to the guest.
+    /// Sends the balloon the size to leave to the guest.
     ///
     /// # Errors
     /// If QEMU refuses.

@@ -20,7 +20,7 @@ pub struct Tier {
     pub target_bytes: u64,
     /// The tier's largest possible size.
     pub max_bytes: u64,
-    /// The host's nodes behind its virtio-mem devices; empty if QEMU was not told any.
+    /// The host's nodes behind its virtio-mem devices; empty if QEMU was not given any.
     pub host_nodes: Vec<u32>,
     /// The tier's virtio-mem devices.
     pub devices: Vec<VirtioMem>,
@@ -90,7 +90,7 @@ pub fn tiers(
         boot.insert(0, boot_bytes);
     }
     let sum: u64 = boot.values().sum();
-    // Nodes are told by the mebibyte.
+    // Nodes are reported by the mebibyte.
     if sum > boot_bytes || boot_bytes - sum > (boot.len() as u64) << 20 {
         return contradiction(format!(
             "nodes were started with {} and the VM with {}",
@@ -224,15 +224,15 @@ impl Plan {
         if plan.tiers.is_empty() {
             return Err(ResizeError::NothingAsked);
         }
-        // What leaves one tier may need its room in another.
+        // Memory that leaves one tier may need its room in another.
         plan.orders.sort_by_key(|order| order.bytes < order.before);
         Ok(plan)
     }
 
-    /// Tells the devices. A newer plan replaces this one, even if the guest still works on it.
+    /// Sends the plan to the devices. A newer plan replaces this one, even if the guest still works on it.
     ///
     /// # Errors
-    /// If QEMU refuses: the devices before keep what they were told.
+    /// If QEMU refuses: the devices before keep the sizes that they were sent.
     pub fn carry_out(&self, monitor: &mut Monitor) -> Result<(), ResizeError> {
         let mut done = Vec::new();
         for order in &self.orders {

@@ -22,11 +22,11 @@ pub struct Seen {
 pub struct Watch {
     last: Option<Seen>,
     since: Option<Instant>,
-    /// Whether the size has changed since the target is what it is.
+    /// Whether the size has changed since the target was set.
     has_moved: bool,
 }
 
-/// A guest that does not do what it was told.
+/// A guest that does not follow its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The newest observation.
@@ -38,7 +38,7 @@ pub struct Stuck {
 }
 
 impl Watch {
-    /// Takes in how it stands now, and says since when it is stuck, if it is.
+    /// Takes in how it stands now, and returns since when it is stuck, if it is.
     pub fn update(&mut self, seen: Seen, now: Instant) -> Option<Stuck> {
         let last = self.last.replace(seen);
         let is_new = last.is_none_or(|last| last.target != seen.target);

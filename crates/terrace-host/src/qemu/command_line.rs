@@ -11,9 +11,9 @@ use crate::HostRoot;
 
 /// Most bytes of a command line that are read. libvirt's for a VM of some hundred devices has about 60 KiB.
 const MAX_BYTES: usize = 128 << 10;
-/// Most monitors of a VM that are looked at.
+/// Most monitors of a VM that are inspected.
 const MAX_MONITORS: usize = 16;
-/// Options of which the value is looked at.
+/// Options of which the value is read.
 const VALUED: [&str; 14] = [
     "qmp",
     "qmp-pretty",
@@ -51,7 +51,7 @@ pub(super) struct CommandLine {
 }
 
 /// The object that encrypts the memory of a running QEMU's guest; `None` if nothing does, as far as its command line
-/// says.
+/// shows.
 pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
     of_process(root, pid)?.encryption
 }

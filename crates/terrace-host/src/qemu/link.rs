@@ -14,9 +14,9 @@ use super::stream::LineStream;
 pub(super) struct Link {
     /// Nothing before the first command and after one that failed.
     pub(super) connection: Option<Qmp<LineStream>>,
-    /// The process that listened there first, once there was a connection; `Some(None)` if it cannot be told.
+    /// The process that listened there first, once there was a connection; `Some(None)` if it cannot be determined.
     pub(super) peer: Option<Option<Peer>>,
-    /// Number of the VM's resets since the first connection, as far as QEMU's events told. A connection that was made
+    /// Number of the VM's resets since the first connection, as far as QEMU's events show. A connection that was made
     /// anew may have missed some and counts as one.
     pub(super) resets: u64,
     /// Number of QEMU's events after which the guest's RAM may be another one; a reset and a connection that was made

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use super::command_line::Options;
 
-/// Most memory backends and devices of a VM that are looked at.
+/// Most memory backends and devices of a VM that are inspected.
 const MAX: usize = 256;
 
 /// The machine options that QEMU was started with.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Machine {
-    /// Whether KVM runs it; `None` if no option says, which makes it emulated.
+    /// Whether KVM runs it; `None` if no option sets it, which makes it emulated.
     pub kvm: Option<bool>,
     /// All memory backends, of RAM or of anything else.
     pub backends: Vec<Backend>,
@@ -96,7 +96,7 @@ impl Backend {
             kind: kind.to_owned(),
             is_shared: match share {
                 Some(_) => value.is_on("share"),
-                // These are shared unless they are told not to be.
+                // These are shared unless an option forbids it.
                 None => matches!(kind, "memfd" | "shm"),
             },
             path: value.get("mem-path").map(Into::into),

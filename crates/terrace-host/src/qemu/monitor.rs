@@ -110,7 +110,7 @@ pub enum QemuError {
         /// The refusal, with its reason.
         refusal: Refusal,
     },
-    /// The process cannot be told.
+    /// The process cannot be determined.
     #[error("{}: the QEMU process behind it is not known: {reason}", socket.display())]
     NoProcess {
         /// The monitor's socket.
@@ -134,7 +134,7 @@ pub struct Memdev {
 }
 
 /// A check whether the process that listens at a socket may be talked to; its argument is `None` if the kernel does
-/// not tell which process that is.
+/// not report which process that is.
 pub type Allow<'a> = dyn Fn(Option<Peer>) -> Result<(), Refusal> + 'a;
 
 /// The run state of a VM.
@@ -171,7 +171,7 @@ impl Monitor {
     /// command.
     ///
     /// # Errors
-    /// If nobody listens, or another program holds the monitor.
+    /// If no process listens, or another program holds the monitor.
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QemuError> {
         Self::connect_to(socket, timeout, &|_| Ok(()))
     }
@@ -240,7 +240,7 @@ impl Monitor {
         self.link().peer.flatten()
     }
 
-    /// Whether that process has ended and only left the socket to others: its number says nothing any more.
+    /// Whether that process has ended and only left the socket to others: its number means nothing any more.
     #[must_use]
     pub fn listener_has_ended(&self) -> bool {
         let link = self.link();
@@ -261,7 +261,7 @@ impl Monitor {
             }
             self.allowed(may, now)
         })?;
-        // What QEMU told between the connections is lost.
+        // QEMU's events between the connections are lost.
         link.resets += u64::from(before.is_some());
         link.memory_events += u64::from(before.is_some());
         link.peer
@@ -357,7 +357,7 @@ impl Monitor {
             note(&mut link, connection.inner_mut());
             match taken_in {
                 Ok(()) => link.connection = Some(connection),
-                // What came between the connections is lost, so anything may have.
+                // Events between the connections are lost, so anything may have happened.
                 Err(_) => link.memory_events += 1,
             }
         }
@@ -450,7 +450,7 @@ impl Monitor {
         })
     }
 
-    /// QEMU's word for a migration that goes on, such as `postcopy-active`; `None` if there is none.
+    /// QEMU's word for a migration in progress, such as `postcopy-active`; `None` if there is none.
     pub fn migration(&mut self) -> Result<Option<String>, QemuError> {
         use qmp::MigrationStatus::{cancelled, completed, failed, none};
         let info = self.execute("query-migrate", &qmp::query_migrate {})?;
@@ -509,7 +509,7 @@ impl Monitor {
         self.parsed(parse::virtio_mems(list))
     }
 
-    /// Tells a virtio-mem device how much memory the guest is to have plugged. That QEMU takes it does not mean that
+    /// Sends a virtio-mem device how much memory the guest is to have plugged. That QEMU takes it does not mean that
     /// the guest does it.
     pub fn request_size(&mut self, device: &str, bytes: u64) -> Result<(), QemuError> {
         let command = qmp::qom_set {
@@ -536,7 +536,7 @@ impl Monitor {
         }
     }
 
-    /// Tells the balloon how much memory to leave to the guest. That QEMU takes it does not mean that the guest does
+    /// Sends the balloon how much memory to leave to the guest. That QEMU takes it does not mean that the guest does
     /// it.
     pub fn set_balloon(&mut self, bytes: u64) -> Result<(), QemuError> {
         let value = i64::try_from(bytes).unwrap_or(i64::MAX);

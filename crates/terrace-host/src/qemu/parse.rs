@@ -182,7 +182,7 @@ pub(super) fn numbered_registers(text: &str) -> Result<Vec<Numbered>, ParseError
     Ok(vcpus)
 }
 
-/// Region and host address from `Host virtual address for 0x0 (m0) is 0x7fc58ffff000`; `None` if QEMU says that no
+/// Region and host address from `Host virtual address for 0x0 (m0) is 0x7fc58ffff000`; `None` if QEMU reports that no
 /// RAM is there.
 pub(super) fn gpa2hva(text: &str) -> Result<Option<(String, Hva)>, ParseError> {
     let text = text.trim();
@@ -319,7 +319,7 @@ fn virtio_mem(info: qapi::qmp::VirtioMEMDeviceInfo) -> Result<VirtioMem, String>
 }
 
 /// A balloon that leaves less than nothing to the guest.
-/// A UUID is at most 36 hexadecimal digits and dashes, also from who says something else.
+/// A UUID is at most 36 hexadecimal digits and dashes, also from a program that sends something else.
 pub(super) fn uuid(said: String) -> Result<String, ParseError> {
     let good = said.len() <= 36 && said.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     if good {

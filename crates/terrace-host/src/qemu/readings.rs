@@ -1,4 +1,4 @@
-//! The conversation that tells what a scan starts from.
+//! The conversation that reads what a scan starts from.
 
 use qapi::{Any, Command, ExecuteError, qmp};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::nesting::{self, FEATURES, GUEST_MODE, NESTED_RUN, Statistics, Uncount
 use super::parse::{self, Numbered};
 use super::{Monitor, QemuError};
 
-/// Reads one VM's registers. What cannot change while its virtual CPUs stay the same is asked once.
+/// Reads one VM's registers. A property that cannot change while its virtual CPUs stay the same is asked once.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     known: Option<Known>,
@@ -60,7 +60,7 @@ impl Reader {
         Ok(counted.map(|vcpus| Readings { vcpus, resets }))
     }
 
-    /// Whether any virtual CPU can run a nested guest, or does not say that it cannot.
+    /// Whether any virtual CPU can run a nested guest, or does not report that it cannot.
     fn can_nest(&mut self, monitor: &mut Monitor, vcpus: &[Vcpu]) -> Result<bool, QemuError> {
         let resets = monitor.resets();
         if let Some(known) = &self.known

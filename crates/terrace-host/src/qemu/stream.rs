@@ -15,7 +15,8 @@ const CHUNK: usize = 16 << 10;
 const MAX_CHUNKS: usize = 64;
 
 /// QMP lines over a socket. Events are dropped here, so that one that this program does not know is no
-/// error, and a flood of them takes no memory; only resets of the VM and changes of its memory are counted. The end of the connection is an error, never an empty line.
+/// error, and a flood of them takes no memory; only resets of the VM and changes of its memory are counted. The end of
+/// the connection is an error, never an empty line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     socket: UnixStream,
@@ -33,13 +34,13 @@ pub(super) struct LineStream {
     most: usize,
 }
 
-/// The VM was reset, by whomever: its guest, a triple fault, a user of the monitor. QEMU 7.2 tells nothing of this
+/// The VM was reset, by whomever: its guest, a triple fault, a user of the monitor. QEMU 7.2 sends no event of this
 /// kind of a snapshot that was loaded, only STOP and RESUME.
 const RESET: &str = "RESET";
 
 /// After these the guest's RAM may be another one: a virtio-mem device plugged or unplugged; a device, perhaps a DIMM,
 /// is out; the guest said what came of a plug or an unplug, or that it does not let go. That a DIMM was put in is not
-/// told before the guest speaks of it.
+/// reported before the guest speaks of it.
 const MEMORY: [&str; 5] = [
     "MEMORY_DEVICE_SIZE_CHANGE",
     "DEVICE_DELETED",
@@ -68,8 +69,8 @@ impl LineStream {
         }
     }
 
-    /// Number of resets told by the lines that were read since this was last asked. Lines come in the order of what
-    /// they tell of, so once an answer was read these are the resets before it.
+    /// Number of resets in the lines that were read since this was last asked. Lines come in the order of what
+    /// they report, so once an answer was read these are the resets before it.
     pub(super) fn take_resets(&mut self) -> u64 {
         std::mem::take(&mut self.resets)
     }
@@ -88,7 +89,7 @@ impl LineStream {
     }
 
     fn receive_what_is_there(&mut self) -> io::Result<()> {
-        // A flood is read on with the next look.
+        // A flood is read on with the next call.
         for _ in 0..MAX_CHUNKS {
             while let Some(line) = self.whole_line() {
                 self.count(&line);

@@ -1,6 +1,7 @@
-//! Processes that may be VMs, by what procfs says of them alone: no monitor is connected to.
+//! Processes that may be VMs, from procfs alone: no monitor is connected to.
 //!
-//! For who wants to know without a daemon, perhaps without its privileges: what cannot be read is said, and is no error.
+//! For who wants to know without a daemon, perhaps without its privileges: what cannot be read is said, and is no
+//! error.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,12 +14,12 @@ use super::machine::Machine;
 use super::who::{self, Rules, bad_name};
 use crate::{Finding, HostRoot};
 
-/// Most processes that are told of.
+/// Most processes that are reported.
 const MAX_VMS: usize = 1024;
 /// Most characters of a path in a sentence.
 const MAX_PATH: usize = 255;
 
-/// A process that may be a VM, and what its command line says.
+/// A process that may be a VM, and the contents of its command line.
 pub(crate) struct Unasked {
     /// The hypervisor's process.
     pub hypervisor: Hypervisor,
@@ -30,7 +31,7 @@ pub(crate) struct Unasked {
     pub encryption: Option<String>,
 }
 
-/// All of them, oldest first; and why other QEMU processes are no VMs, or cannot be told.
+/// All of them, oldest first; and why other QEMU processes are no VMs, or cannot be determined.
 pub(crate) fn unasked(root: &HostRoot, rules: &Rules) -> (Vec<Unasked>, Vec<Finding>) {
     let mut findings = Findings::default();
     let mut found = discovery::running(root, rules, &mut findings);

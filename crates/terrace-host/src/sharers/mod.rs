@@ -2,9 +2,9 @@
 //!
 //! Responsible for: a census of all processes by what they map and hold open, and what of it counts for one VM. A
 //! process that serves a VM (SPDK, DPDK behind vhost-user) maps the file behind its RAM, and may have pinned it for a
-//! device: a hole in that file takes the page from the guest and not from the device, which goes on writing to the
-//! old one. The kernel does not say who pinned what, so everybody who could have counts. It leaves to others: what is
-//! refused then.
+//! device: a hole in that file takes the page from the guest and not from the device, which still writes to the
+//! old one. The kernel does not report who pinned what, so every process that could have counts. It leaves to others:
+//! what is refused then.
 //!
 //! Whether a process is a known one is decided by its number and start time, or by the file that it runs; never by a
 //! name.
@@ -25,10 +25,10 @@ use crate::{HostRoot, ReadError};
 /// Files that are mapped in parts below this are no RAM of a VM: logs and rings that programs share.
 const MIN_RAM: u64 = 2 << 20;
 
-/// Most rounds in which processes that came during a census are looked at too, if some ended before they were.
+/// Most rounds in which processes that came during a census are inspected too, if some ended before they were.
 const ROUNDS: usize = 32;
 
-/// Most characters of a path that are kept.
+/// Most characters of a path that are stored.
 const MAX_PATH_CHARS: usize = 200;
 
 /// The way in which a process has a file.
@@ -56,7 +56,7 @@ pub struct Sharer {
     pub files: BTreeMap<FileId, How>,
 }
 
-/// A process that could not be looked at: what it has is not known.
+/// A process that could not be inspected: what it has is not known.
 #[derive(Clone, Debug)]
 struct Unseen {
     process: Option<ProcessId>,
@@ -64,7 +64,7 @@ struct Unseen {
     why: String,
 }
 
-/// All processes, as they stood between the begin of a look and its end.
+/// All processes, as they stood between the start of a census and its end.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     sharers: Vec<Sharer>,
@@ -83,7 +83,7 @@ pub struct Known<'a> {
 /// The answer to who else has the RAM of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holders {
-    /// Nobody.
+    /// No process.
     Nobody,
     /// These, in words.
     Somebody(String),
@@ -109,8 +109,8 @@ pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadErro
     Ok(files)
 }
 
-/// Whether what is mapped can be pages of memory, and not a device's. What is mounted below `/dev` is not of its file
-/// system.
+/// Whether what is mapped can be pages of memory, and not a device's. A file system mounted below `/dev` is not of its
+/// file system.
 fn may_be_ram(path: &str, file: FileId, dev: Option<FileId>) -> bool {
     let is_device = path.starts_with("/dev/") && dev.is_some_and(|dev| dev.dev == file.dev);
     path.starts_with('/') && !is_device
@@ -124,8 +124,8 @@ pub fn programs(paths: &[PathBuf]) -> BTreeSet<FileId> {
 }
 
 impl Census {
-    /// Looks at every process for these files. What was found `before` counts on while the process has what may pin
-    /// without a mapping. `at` is the process that is looked at, which can make a look last for ever: reading what it
+    /// Inspects every process for these files. A process found `before` still counts while the process has what may pin
+    /// without a mapping. `at` is the process that is inspected, which can make a census last for ever: reading what it
     /// maps waits for it.
     #[must_use]
     pub fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Self, at: &AtomicU32) -> Self {
@@ -145,7 +145,7 @@ impl Census {
         census
     }
 
-    /// Whether it was there until it had been looked at.
+    /// Whether it was there until it had been inspected.
     fn inspect(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) -> bool {
         let inspected = process::of_process(root, pid, files);
         if let Ok(had) = &inspected
@@ -184,7 +184,7 @@ impl Census {
             if has_all || process_id(root, pid) != Some(old.process) {
                 continue;
             }
-            // What cannot be seen is no proof that it lets go.
+            // Descriptors that cannot be read are no proof that it lets go.
             if matches!(may_have_pinned(root, pid), Ok(false)) {
                 continue;
             }
@@ -228,9 +228,9 @@ impl Census {
     }
 }
 
-/// Looks at every process that is `listed`, and at those that came meanwhile. `visit` says whether a process was there
-/// until it had been looked at: who ends before may have left what it had to a child that is not listed yet. So all are
-/// listed again until none did; a process that forks and ends, over and over, is met there.
+/// Inspects every process that is `listed`, and those that came meanwhile. `visit` returns whether a process was there
+/// until it had been inspected: one that ends before may have left what it had to a child that is not listed yet. So
+/// all are listed again until none did; a process that forks and ends, over and over, is met there.
 fn inspect_all(
     mut listed: impl FnMut() -> io::Result<Vec<u32>>,
     mut visit: impl FnMut(u32) -> bool,

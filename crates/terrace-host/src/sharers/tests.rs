@@ -48,7 +48,7 @@ impl Drop for Forked {
     }
 }
 
-/// A host where nothing runs but these.
+/// A host on which only these run.
 fn host(pids: &[u32]) -> (tempfile::TempDir, HostRoot) {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("proc")).unwrap();
@@ -299,7 +299,7 @@ fn a_former_holder_counts_while_it_can_pin_without_a_mapping() {
 
 #[test]
 fn a_process_that_forks_and_ends_over_and_over_is_not_nobody() {
-    // Each is listed, and has ended when it is looked at; what it had is its child's.
+    // Each is listed, and has ended when it is inspected; what it had is its child's.
     let runner = |always: bool| {
         let mut next = 100;
         let listed = move || {
@@ -336,7 +336,7 @@ fn only_what_may_be_memory_of_a_vm_counts_as_its_ram() {
     fs::create_dir(folder.path().join("dev")).unwrap();
     let dev = FileId::behind(&folder.path().join("dev")).unwrap().dev;
     let (major, minor) = (libc::major(dev), libc::minor(dev));
-    // What is mounted at /dev/1g is no device.
+    // A file system mounted at /dev/1g is no device.
     let maps = format!(
         "1000-400000 rw-s 00000000 ffe:01 7 /memfd:ram (deleted)\n\
          400000-800000 rw-s 00000000 ffe:01 8 /dev/shm/ram\n\

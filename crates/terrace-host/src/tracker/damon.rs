@@ -37,7 +37,7 @@ pub struct DamonRegions {
 }
 
 impl DamonRegions {
-    /// Starts to watch. A kdamond that was stopped by somebody is started again by the next pass.
+    /// Starts to watch. A kdamond that was stopped by another program is started again by the next pass.
     ///
     /// # Errors
     /// If DAMON cannot watch it.
@@ -92,7 +92,7 @@ impl DamonRegions {
         } else {
             kdamond.accessed()
         };
-        // A kernel that is busy says nothing about the kdamond, and would not let it be stopped either.
+        // A kernel that is busy reports nothing about the kdamond, and would not let it be stopped either.
         if matches!(regions, Ok(_) | Err(DamonError::Busy(_))) {
             self.kdamond = Some(kdamond);
         }

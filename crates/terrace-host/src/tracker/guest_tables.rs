@@ -46,7 +46,7 @@ pub struct GuestTables {
 
 impl GuestTables {
     /// Starts a worker and hands it the VM's RAM. `timeout` holds for this and for each pass; one that
-    /// looks for top-level tables gets at least 10 s and 1 s more for each 8 GiB of RAM. A worker that
+    /// searches for top-level tables gets at least 10 s and 1 s more for each 8 GiB of RAM. A worker that
     /// fails later is replaced by the next pass.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl GuestTables {
         Ok(tables)
     }
 
-    /// Whether passes tell writes, of a guest of which the operator says that it runs Linux 6.6 or later:
+    /// Whether passes report writes, of a guest of which the configuration states that it runs Linux 6.6 or later:
     /// D of its leaves moves to a software bit that no other kernel knows.
     pub fn tell_writes(&mut self, on: bool) {
         self.writes = on;
@@ -132,8 +132,8 @@ impl GuestTables {
         self.cpu_before + now.unwrap_or_default()
     }
 
-    /// One pass, starting from what the virtual CPUs' registers say now; with a search before it if the request says
-    /// so. A search takes seconds, so the registers are read anew after it.
+    /// One pass, starting from the virtual CPUs' registers as they are now; with a search before it if the request asks
+    /// for it. A search takes seconds, so the registers are read anew after it.
     ///
     /// # Errors
     /// If it could not be done; fatal if it never can: the VM has ended, or a worker refuses it.
@@ -174,7 +174,7 @@ impl GuestTables {
     }
 
     /// The time when registers that are asked for now are too old to write by: long before a guest that starts anew
-    /// has data where it had tables, if the host is not overloaded, and long after a walk of this guest.
+    /// has data in place of tables, if the host is not overloaded, and long after a walk of this guest.
     fn lease(&self) -> Tick {
         monotonic_now().after(lease(self.pages()))
     }
@@ -197,7 +197,7 @@ impl GuestTables {
         answer.map_err(|error| self.failed(about, error))
     }
 
-    /// The reason why the last search did not look for top-level tables, if it did not.
+    /// The reason why the last search did not search for top-level tables, if it did not.
     #[must_use]
     pub fn withheld(&self) -> Option<Withheld> {
         self.withheld
@@ -218,7 +218,7 @@ impl GuestTables {
         Ok(self.worker.insert(worker))
     }
 
-    /// Turns a worker's failure into the failure of a request. A worker that only could not do this now is kept.
+    /// Turns a worker's failure into the failure of a request. A worker that only could not do this now remains in use.
     fn failed(&mut self, (id, vm): (RequestId, VmId), error: WorkerError) -> ScanFailure {
         let failure = ScanFailure {
             id,
@@ -240,7 +240,7 @@ impl GuestTables {
 }
 
 /// The monitor's readings, unless a search of all RAM is not possible now: while a migration brings the RAM, a page
-/// that is looked at before it came is made of zeros or waited for.
+/// that is read before it came is made of zeros or waited for.
 fn before_search(vm: &mut Vm) -> Result<Readings, String> {
     if let Some(status) = vm.migration().map_err(|error| error.to_string())? {
         return Err(format!(

@@ -39,7 +39,7 @@ impl Tracker {
         }
     }
 
-    /// CPU time that looking into the VM has used, by the kernel's word; `None` if it is a part of an answer.
+    /// CPU time that scans of the VM have used, by the kernel's count; `None` if it is a part of an answer.
     pub fn cpu_time(&mut self) -> Option<Duration> {
         match self {
             Self::GuestTables(tables) => Some(tables.cpu_time()),

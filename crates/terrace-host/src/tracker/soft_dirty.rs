@@ -3,7 +3,7 @@
 //! The bits are exact, but clearing them write-protects all of the process's memory at once, under a lock that its
 //! virtual CPUs need to take faults, and huge pages are not formed again meanwhile. So they are cleared once a round,
 //! only if that fits a pause budget, and not if the VM is backed by huge pages. Otherwise there are reads only, and
-//! [`SoftDirty::words`] says why.
+//! [`SoftDirty::words`] holds the reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct SoftDirty {
     process: Arc<Process>,
     memory: Arc<GuestMemory>,
     budget: Duration,
-    /// Windows of a round: the last one's answer tells writes.
+    /// Windows of a round: the last one's answer reports writes.
     windows: u8,
     /// Windows since the clearing pass; `None` if the bits were not cleared.
     window: Option<u8>,
@@ -199,7 +199,7 @@ impl Default for Cost {
 impl Cost {
     /// Whether clearing so many pages fits the budget. Each refusal brings the expectation nearer to the
     /// least known: one measurement that something else disturbed is forgotten, but a VM whose clearing
-    /// would not fit at its best is never paused by trying.
+    /// would not fit at best is never paused by trying.
     fn allow(&mut self, pages: u64, budget: Duration) -> Result<(), String> {
         let pause = Duration::from_nanos(pages.saturating_mul(self.expected));
         if pause <= budget {
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn one_disturbed_clear_does_not_end_soft_dirty() {
-        // Also where it was the first.
+        // Also if it was the first.
         for before in [None, Some(Duration::from_millis(4))] {
             let mut cost = Cost::default();
             let pages = pages_of_mib(64);
@@ -274,7 +274,7 @@ mod tests {
         let mut cost = Cost::default();
         let pages = pages_of_mib(65_536);
         assert!((0..10_000).all(|_| cost.allow(pages, BUDGET).is_err()));
-        // What was found out to be cheaper is the new floor, and is not passed either.
+        // A cost that was found to be cheaper is the new floor, and is not passed either.
         cost.measured(pages, Duration::from_millis(500));
         assert!((0..10_000).all(|_| cost.allow(pages, BUDGET).is_err()));
         assert!(cost.allow(pages, Duration::from_millis(510)).is_ok());

@@ -62,11 +62,11 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Connects to a monitor and takes hold of the process behind it, where both may be a VM's. `timeout` holds for
+    /// Connects to a monitor and takes hold of the process behind it, if both may be a VM's. `timeout` holds for
     /// this and for each later question.
     ///
     /// # Errors
-    /// If who is there may not be a VM, the monitor does not answer, or the process cannot be told.
+    /// If the process there may not be a VM, the monitor does not answer, or the process cannot be determined.
     pub fn open(
         root: &HostRoot,
         rules: &Rules,
@@ -126,7 +126,7 @@ impl Vm {
         self.monitor.status()
     }
 
-    /// The VM's RAM with what was plugged in, bytes; nothing of it is looked at.
+    /// The VM's RAM with what was plugged in, bytes; nothing of it is read.
     ///
     /// # Errors
     /// If QEMU does not answer.
@@ -147,12 +147,12 @@ impl Vm {
     /// the reading.
     ///
     /// # Errors
-    /// If QEMU does not answer, or does not tell what makes registers count.
+    /// If QEMU does not answer, or does not report what makes registers count.
     pub fn readings(&mut self) -> Result<Readings, QemuError> {
         self.reader.read(&mut self.monitor, self.identity.kvm)
     }
 
-    /// QEMU's word for a migration from or to here that goes on; `None` if there is none.
+    /// QEMU's word for a migration from or to here in progress; `None` if there is none.
     ///
     /// # Errors
     /// If QEMU does not answer.
@@ -168,7 +168,7 @@ impl Vm {
         read_guest_memory(&self.root, self.process.pid(), &mut self.monitor)
     }
 
-    /// A watch that tells whether a map of the VM still holds.
+    /// A watch that checks whether a map of the VM still holds.
     #[must_use]
     pub fn watch(&self, memory: &GuestMemory) -> MapWatch {
         let monitor = self.monitor.shared();

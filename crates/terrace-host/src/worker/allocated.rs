@@ -1,8 +1,8 @@
 //! Guest RAM as far as it is allocated: reading what the guest never touched, or what a balloon gave back, would
 //! allocate it.
 //!
-//! Whatever a guest's tables name is therefore asked for before it is read, once per request: a kernel that says that
-//! a page of the file holds data is believed until the request ends.
+//! Whatever a guest's tables name is therefore asked for before it is read, once per request: a kernel that reports
+//! that a page of the file holds data is believed until the request ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,12 +28,12 @@ pub(super) struct Ram {
     pub(super) files: Vec<OwnedFd>,
     /// One per range.
     pub(super) mappings: Vec<SharedMapping>,
-    /// For each file, whether the kernel tells this process which pages are cached; else it says that all are.
+    /// For each file, whether the kernel reports to this process which pages are cached; else it reports all as cached.
     pub(super) tells_cached: Vec<bool>,
 }
 
 impl Ram {
-    /// Whether a page of the guest holds data, as the kernel says.
+    /// Whether a page of the guest holds data, as the kernel reports.
     fn holds_data(&self, frame: Gfn) -> bool {
         let at = frame.gpa().0;
         let held = |range: &&FileRange| range.gpa.0 <= at && at - range.gpa.0 < range.len;
@@ -48,8 +48,8 @@ impl Ram {
         data.is_ok_and(|data| data == Some(offset))
     }
 
-    /// The guest pages that hold data, in pieces, each looked at right before it is handed out: a search takes seconds,
-    /// and what a balloon gave back meanwhile is not to be read. Before the next pages are looked at this process lets
+    /// The guest pages that hold data, in pieces, each checked right before it is handed out: a search takes seconds,
+    /// and what a balloon gave back meanwhile is not to be read. Before the next pages are checked this process lets
     /// go of the last ones: a page that two processes map is harder to move and to reclaim.
     pub(super) fn pieces(&self) -> Pieces<'_> {
         Pieces {
@@ -101,7 +101,7 @@ impl Ram {
     }
 }
 
-/// Whether `mincore(2)` tells this process the truth of a file (`can_do_mincore` in `mm/mincore.c`): it owns the file, or
+/// Whether `mincore(2)` reports the truth of a file (`can_do_mincore` in `mm/mincore.c`): it owns the file, or
 /// anybody may write it.
 pub(super) fn tells_cached(file: &File) -> bool {
     let own = std::fs::metadata("/proc/self").map(|own| own.uid()).ok();
@@ -112,12 +112,12 @@ pub(super) fn tells_cached(file: &File) -> bool {
 /// See [`Ram::pieces`]. A list of all extents would take as much memory as the guest makes holes.
 pub(super) struct Pieces<'a> {
     ram: &'a Ram,
-    /// The range that is looked at, and how many bytes of it were asked for.
+    /// The range that is checked, and how many bytes of it were asked for.
     range: usize,
     at: u64,
     /// The rest of the extent that the kernel reported last.
     extent: Option<Range<Gfn>>,
-    /// Runs of the pages that were looked at last.
+    /// Runs of the pages that were checked last.
     held: VecDeque<Range<Gfn>>,
     last: Option<(usize, Range<Gfn>)>,
     failed: Option<String>,
@@ -132,7 +132,7 @@ impl Pieces<'_> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Looks at the next pages; `false` if there are none.
+    /// Checks the next pages; `false` if there are none.
     fn advance(&mut self) -> bool {
         if let Some((range, frames)) = self.last.take() {
             self.ram.forget(range, &frames);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(seen(&mut bits, 0..60_000), [7]);
         assert_eq!(seen(&mut bits, PAGES - 60_000..PAGES + 5), [PAGES - 1]);
         assert_eq!(blocks(&file), 2);
-        // What a balloon gave back since is asked for anew.
+        // Memory that a balloon gave back since is asked for anew.
         punch_hole(file.as_fd(), 7 * PAGE_SIZE, PAGE_SIZE).unwrap();
         assert_eq!(seen(&mut bits, 0..10), [] as [u64; 0]);
         assert_eq!(blocks(&file), 1);

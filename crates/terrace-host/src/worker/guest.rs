@@ -73,7 +73,7 @@ impl Guest {
         })
     }
 
-    /// Takes in what the monitor told: how the virtual CPUs that count page.
+    /// Takes in the monitor's report: how the virtual CPUs that count page.
     ///
     /// # Errors
     /// If no virtual CPU's tables can be walked now; for people.
@@ -104,7 +104,7 @@ impl Guest {
         self.shape = Shape::default();
     }
 
-    /// One pass, which moves D aside if `writes` says so. Its times are those of the walk alone, because its answer
+    /// One pass, which moves D aside if `writes` is set. Its times are those of the walk alone, because its answer
     /// is about the time of the walk.
     ///
     /// # Errors
@@ -141,10 +141,10 @@ impl Guest {
         Ok(answer)
     }
 
-    /// Looks for top-level tables in all allocated memory; says why it does not, if so.
+    /// Searches all allocated memory for top-level tables; returns why it does not, if so.
     ///
     /// # Errors
-    /// If no virtual CPU tells what to look for, or memory cannot be looked through; for people.
+    /// If no virtual CPU shows what to search for, or memory cannot be searched; for people.
     pub(super) fn search(&mut self, readings: &Readings) -> Result<Option<Withheld>, String> {
         let pagings = self.take_in(readings)?;
         let cpu = thread_cpu_time();
@@ -160,7 +160,7 @@ impl Guest {
     }
 }
 
-/// The conditions under which a walk may go on: the guest may start anew at any time, and then RAM keeps its bytes
+/// The conditions under which a walk may continue: the guest may start anew at any time, and then RAM keeps its bytes
 /// but tables are data.
 struct WalkGuard<'a, M> {
     roots: &'a Roots,
@@ -177,7 +177,7 @@ impl<M: GuestTables> Guard for WalkGuard<'_, M> {
         monotonic_now() < self.until
     }
 
-    // Its direct map says so.
+    // Decided by its direct map.
     fn is_linux(&self) -> bool {
         true
     }

@@ -159,7 +159,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Looks for top-level tables over all allocated memory; returns the reason if it does not.
+    /// Searches all allocated memory for top-level tables; returns the reason if it does not.
     ///
     /// # Errors
     /// As [`WorkerHandle::scan`]; [`WorkerError::Search`] if it could not be done now.
@@ -276,7 +276,7 @@ impl WorkerHandle {
     fn printed(&mut self) -> String {
         let mut bytes = Vec::new();
         if let Some(pipe) = self.stderr.take() {
-            // What cannot be read is not told.
+            // Output that cannot be read is left out.
             let _ = pipe.take(2048).read_to_end(&mut bytes);
         }
         match printable(&String::from_utf8_lossy(&bytes)) {

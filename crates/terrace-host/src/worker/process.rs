@@ -1,6 +1,6 @@
 //! A worker's process, and how it ends without anybody waiting for it.
 //!
-//! A worker may be in a cgroup that somebody froze, or in the middle of a fault that takes long: it then dies
+//! A worker may be in a cgroup that was frozen, or in the middle of a fault that takes long: it then dies
 //! late, or when it is thawed. It is killed, given a moment, and left to a thread that collects the dead.
 
 use std::io;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Time between two looks at workers that were killed.
+/// Time between two checks of workers that were killed.
 const COLLECT_EVERY: Duration = Duration::from_millis(200);
 /// Time for which a worker that was killed is waited for: most end at once.
 const MOMENT: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// A worker's process. Its number is its own until somebody saw that it ended.
+/// A worker's process. Its number is its own until its end was collected.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerProcess {
     pid: u32,
@@ -51,13 +51,13 @@ impl WorkerProcess {
         }
     }
 
-    /// Has it killed and collected; returns at once. Threads that read what others send may signal nobody, so another
-    /// one does it.
+    /// Has it killed and collected; returns at once. Threads that read what others send may signal no process, so
+    /// another one does it.
     pub(super) fn kill(&self) {
         let collector = start_collector();
         let collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(SendError(mut process)) = collector.send(self.clone()) {
-            // Where there is no such thread, the dead are collected when the daemon ends.
+            // If there is no such thread, the dead are collected when the daemon ends.
             process.kill_now();
         }
     }
@@ -81,7 +81,7 @@ trait Dying: Send + 'static {
 
 impl Dying for WorkerProcess {
     fn kill_now(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has ended already.
         let _ = self.child().kill();
     }
 
@@ -97,13 +97,13 @@ pub(super) fn start_collector() -> &'static Mutex<Sender<WorkerProcess>> {
     COLLECTOR.get_or_init(|| {
         let (sender, queue) = channel();
         let body = move || collect(&queue);
-        // Without the thread the queue's end is gone, and who sends one is told so.
+        // Without the thread the queue's end is gone, and the sender gets an error.
         let _ = thread::Builder::new().name("worker-end".into()).spawn(body);
         Mutex::new(sender)
     })
 }
 
-/// Kills and collects until nobody sends any more. One that does not end delays no other.
+/// Kills and collects until no sender is left. One that does not end delays no other.
 fn collect<T: Dying>(queue: &Receiver<T>) {
     let mut dying: Vec<T> = Vec::new();
     loop {
@@ -120,7 +120,7 @@ fn collect<T: Dying>(queue: &Receiver<T>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // An error says that there is nothing to be collected.
+        // An error means that there is nothing to be collected.
         dying.retain_mut(|process| !process.is_over().unwrap_or(true));
     }
 }
@@ -138,14 +138,14 @@ struct State {
 }
 
 impl WorkerStop {
-    /// Kills the worker, if there is one, whatever it does. Whoever waits for its answer is told that it ended, even
-    /// if it is frozen and dies later.
+    /// Kills the worker, if there is one, whatever it does. A thread that waits for its answer learns that it ended,
+    /// even if it is frozen and dies later.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
         if let Some((process, socket)) = state.worker.take() {
             process.kill();
-            // Fails only where it is closed already.
+            // Fails only if it is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -173,7 +173,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Ends when its sender says so, and tells that it was collected.
+    /// Ends when its sender asks for it, and reports that it was collected.
     struct Frozen {
         thawed: Receiver<()>,
         collected: Sender<&'static str>,

@@ -28,7 +28,7 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
         "drop inheritable capabilities",
         drop_set(CapSet::Inheritable),
     );
-    // What could not be dropped shows below.
+    // A capability that could not be dropped shows below.
     let dropped = drop_set(CapSet::Effective).and_then(|()| drop_set(CapSet::Permitted));
     let left =
         left(CapSet::Effective).and_then(|effective| Ok(effective + left(CapSet::Permitted)?));
@@ -36,7 +36,7 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
     Ok(gaps)
 }
 
-/// From the first moment on: in a cgroup that is frozen nobody would see that the socket closed. What goes wrong
+/// From the first moment on: in a cgroup that is frozen no thread would see that the socket closed. An error here
 /// shows when [`lock`] does it again.
 pub(super) fn end_with_daemon() {
     let _ = die_with_parent();
@@ -47,7 +47,7 @@ fn die_first() -> Result<(), String> {
     std::fs::write("/proc/self/oom_score_adj", "1000").map_err(text)
 }
 
-/// Whether what matters is in force; the filter comes last, as it forbids to ask for capabilities.
+/// Whether the essential restrictions are in force; the filter comes last, as it forbids to ask for capabilities.
 fn verdict(
     dropped: Result<(), String>,
     left: Result<usize, String>,

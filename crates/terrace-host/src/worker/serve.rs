@@ -11,7 +11,7 @@ use super::channel::{Channel, ChannelError};
 use super::guest::Guest;
 use super::sandbox;
 
-/// A worker that cannot go on.
+/// A worker that cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Standard input is not there.

@@ -38,7 +38,7 @@ type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 /// that never does.
 static SPAWNER: OnceLock<Mutex<mpsc::Sender<SpawnRequest>>> = OnceLock::new();
 
-/// Workers that ended are remembered up to so many: a look that saw one may be judged later.
+/// Workers that ended are remembered up to so many: a census that saw one may be judged later.
 const MAX_STARTED: usize = 1024;
 
 /// Workers that this process started, those that ended since among them.
@@ -47,15 +47,15 @@ static STARTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
 /// Number of times that a worker could not be started.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// Number of times that a worker could not be started: it had what this process has open for a moment, and nobody
-/// knows which it was.
+/// Number of times that a worker could not be started: it had what this process has open for a moment, and it is not
+/// known which it was.
 #[must_use]
 pub fn failed_starts() -> u64 {
     FAILED.load(Ordering::SeqCst)
 }
 
-/// The workers of this process, once none is just being started: that one has, for a moment, what this process has open.
-/// While this is kept no worker can be started.
+/// The workers of this process, once none is just being started: that one has, for a moment, what this process has
+/// open. While this is held, no worker can be started.
 pub fn started() -> MutexGuard<'static, Vec<ProcessId>> {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -100,8 +100,8 @@ pub(super) fn start(command: &WorkerCommand) -> io::Result<(Child, UnixStream)> 
     Ok((child, here))
 }
 
-/// Starts the threads that start workers and collect those that ended, with the rights of the calling thread. Where
-/// nobody calls this, the first worker does, with those of the thread that wants it.
+/// Starts the threads that start workers and collect those that ended, with the rights of the calling thread. If
+/// this is not called, the first worker does it, with those of the thread that wants it.
 pub fn start_threads() {
     SPAWNER.get_or_init(spawner);
     super::process::start_collector();
@@ -115,7 +115,7 @@ fn spawner() -> Mutex<mpsc::Sender<SpawnRequest>> {
             let _ = answer.send(spawn(&mut command));
         }
     };
-    // Without the thread the orders' end is gone, and whoever sends one is told so.
+    // Without the thread the orders' end is gone, and the sender gets an error.
     let _ = thread::Builder::new()
         .name("worker-start".into())
         .spawn(body);

@@ -1,5 +1,5 @@
-//! Rule 13: a CR3 is a claim. What a virtual CPU of a nested guest would show is handed to the scanner here:
-//! frames of the guest that are no top-level tables, though they look like some.
+//! Rule 13: a CR3 is a claim. The registers of a nested guest's virtual CPU are handed to the scanner here:
+//! frames of the guest that are no top-level tables, though they resemble some.
 
 use std::fs;
 
@@ -38,8 +38,8 @@ pub fn registers_that_name_pages_of_files_change_no_byte(guest: &mut Guest) {
     nothing_changes(guest, &mut forgery, &frames);
 }
 
-/// Pages that were made to look like top-level tables, each with something that a kernel's direct map cannot
-/// have: where it is wrong, nothing is proven.
+/// Pages that were made to resemble top-level tables, each with something that a kernel's direct map cannot
+/// have: if it is wrong, nothing is proven.
 pub fn an_unproven_kernel_half_changes_no_byte(guest: &mut Guest) {
     let mut forgery = Forgery::hold(guest, 200);
     let mut tops = Vec::new();

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::guest::{Frames, Guest};
 
-/// Present, writable, for users, accessed, dirty: what leads on, and what looks as if it did.
+/// Present, writable, for users, accessed, dirty: an entry that leads on, or seems to.
 const USED: u64 = 0x67;
 const ACCESSED: u64 = 0x20;
 const DIRTY: u64 = 0x40;
@@ -33,7 +33,7 @@ pub struct Damage {
 }
 
 impl Forgery {
-    /// Has the guest hold `pages` pages full of words that look like entries.
+    /// Has the guest hold `pages` pages full of words that resemble entries.
     pub fn hold(guest: &mut Guest, pages: usize) -> Self {
         let frames = guest.frames(&format!("hold {pages}"));
         assert_eq!(frames.len(), pages);
@@ -96,7 +96,7 @@ impl Forgery {
         *self.expected.keys().next().expect("pages are held")
     }
 
-    /// To be called where all is written while the guest runs: it reads its pages.
+    /// To be called if all is written while the guest runs: it reads its pages.
     pub fn seal(&mut self, guest: &mut Guest) {
         self.sum = Some(sum(guest));
     }

@@ -27,7 +27,7 @@ use crate::qmp::Qmp;
 
 /// For whatever an emulated guest is asked to do on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at whether an answer is there.
+/// Time between two checks for an answer.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Requests until a kernel is recognised.
 const ATTEMPTS: usize = 200;
@@ -134,7 +134,7 @@ impl Guest {
         ask(&mut self.truth, line)
     }
 
-    /// The same, while something else goes on: `meanwhile` is called again and again until the answer is there.
+    /// The same, while something else runs: `meanwhile` is called again and again until the answer is there.
     pub fn ask_meanwhile(&mut self, line: &str, mut meanwhile: impl FnMut(&mut Self)) -> Value {
         let stream = self.truth.get_mut();
         stream.set_read_timeout(Some(MOMENT)).unwrap();
@@ -185,7 +185,7 @@ impl Guest {
         }
     }
 
-    /// Whether scans tell writes from now on, by moving dirty bits aside.
+    /// Whether scans report writes from now on, by moving dirty bits aside.
     pub fn tell_writes(&mut self, on: bool) {
         self.tables.tell_writes(on);
     }

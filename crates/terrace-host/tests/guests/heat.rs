@@ -24,7 +24,7 @@ impl fmt::Display for Heat {
     }
 }
 
-/// Clears, waits until all hot pages were touched, and looks.
+/// Clears, waits until all hot pages were touched, and scans.
 pub fn measure(guest: &mut Guest, prune: bool) -> Heat {
     let (hot, region) = (guest.frames("truth"), guest.frames("region"));
     guest.scan(CLEAR);

@@ -1,4 +1,4 @@
-//! Rule 7: guest RAM is where QEMU's memory tree says.
+//! Rule 7: guest RAM is at the addresses of QEMU's memory tree.
 
 use std::os::unix::fs::FileExt;
 

@@ -17,7 +17,7 @@ const NAMED: usize = 64;
 const KERNEL: u64 = 0x63;
 /// Forged top-level tables and leaf tables that are given back.
 const GIVEN_BACK: usize = 64;
-/// The most that may be allocated by scans, for what is decided between two looks: pages.
+/// The most that may be allocated by scans, for what is decided between two checks: pages.
 const FEW: u64 = 8;
 
 const PASSES: [Pass; 4] = [
@@ -55,7 +55,7 @@ pub fn tables_that_name_untouched_memory_do_not_allocate_it(guest: &mut Guest) {
     forgery.write(guest, kernel, &maps_no_user(&untouched));
     let kernel = by(guest, &[claim(kernel)]);
     // A search finds this one as well, for its kernel half is the true one. (Its own tables may lose accessed bits:
-    // whoever makes a processor use such a table has these walked.)
+    // a guest that makes a processor use such a table has these walked.)
     let walked = forgery.top(guest, users, &half);
     let walked = by(guest, &[claim(walked)]);
     let all = grown(guest, before);

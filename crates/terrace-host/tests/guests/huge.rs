@@ -1,4 +1,4 @@
-//! Rule 8: a leaf of 2 MiB says nothing about its 512 parts.
+//! Rule 8: a leaf of 2 MiB gives nothing about its 512 parts.
 
 use crate::Group;
 use crate::guest::{CLEAR, Guest, READ_ONLY};
@@ -10,7 +10,7 @@ pub const GROUP: Group = Group {
     machine: Machine {
         cpu: "qemu64",
         vcpus: 2,
-        // Linux turns huge pages off where there is less than 512 MiB.
+        // Linux turns huge pages off if there is less than 512 MiB.
         memory_mib: 768,
         options: "region=64 hot=10 pause_ms=5 pti=on thp=1",
     },

@@ -136,8 +136,8 @@ fn is_isolated(guest: &mut Guest) {
     panic!("no pair of top-level tables in {} samples", seen.len());
 }
 
-/// An emulated processor keeps what it translated until it is told to forget; isolation makes every entry
-/// into the kernel tell it to.
+/// An emulated processor keeps what it translated until it is flushed; isolation makes every entry
+/// into the kernel flush it.
 fn ten_page_hot_set_is_found(guest: &mut Guest) {
     guest.ask("hot 10");
     for _ in 0..5 {

@@ -18,8 +18,8 @@ pub fn madv_free_pages_rewritten_after_a_scan_survive(guest: &mut Guest) {
     rewritten_pages_survive(guest);
 }
 
-/// The same for a source of writes: the guest's kernel takes bit 58 for D, and what is told as written
-/// is what was written again.
+/// The same for a source of writes: the guest's kernel takes bit 58 for D, and the pages that are reported as written
+/// are those that were written again.
 pub fn madv_free_pages_survive_with_their_dirty_bits_moved_aside(guest: &mut Guest) {
     guest.tell_writes(true);
     rewritten_pages_survive(guest);

@@ -24,7 +24,7 @@ pub const FIVE: Group = Group {
     )],
 };
 
-/// The same processor, with a kernel that was told not to.
+/// The same processor, with a kernel that was configured not to.
 pub const FOUR: Group = Group {
     machine: Machine {
         options: "region=32 hot=10 pause_ms=5 pti=on no5lvl",
@@ -39,7 +39,7 @@ pub const FOUR: Group = Group {
 fn la57_guest_is_walked_with_five_levels(guest: &mut Guest) {
     assert!(guest.registers().iter().all(|r| r.cr4 & LA57 != 0));
     expect_found_and_intact(guest);
-    // The fault: the same tables taken for four levels. Looked at only, as clearing would do damage.
+    // The fault: the same tables taken for four levels. Only read, as clearing would do damage.
     let hot = guest.frames("truth");
     guest.stop();
     let mut registers = guest.registers();

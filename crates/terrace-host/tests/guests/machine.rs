@@ -15,7 +15,7 @@ pub const CONTROL: &str = "control";
 pub const TRUTH: &str = "truth";
 pub const CONSOLE: &str = "console";
 
-/// A machine, and what its kernel and its one program are told.
+/// A machine, with the parameters of its kernel and of its one program.
 pub struct Machine {
     pub cpu: &'static str,
     pub vcpus: u32,
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     fn command_line(&self) -> String {
-        // No devices are looked for on buses that are not there.
+        // No devices are searched for on buses that are not there.
         format!(
             "console=ttyS0 quiet panic=-1 pci=lastbus=0 {}",
             self.options

@@ -1,4 +1,4 @@
-//! The tests' own monitor: stops a guest, so that whatever changes then is somebody else's doing.
+//! The tests' own monitor: stops a guest, so that any change then is not the guest's doing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ impl Qmp {
         qmp
     }
 
-    /// A command without arguments. What else QEMU has to say is not asked for.
+    /// A command without arguments. Other output of QEMU is not asked for.
     pub fn execute(&mut self, command: &str) {
         self.send(&json!({ "execute": command }));
         while self.next(command).get("return").is_none() {}

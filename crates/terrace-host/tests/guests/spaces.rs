@@ -1,4 +1,4 @@
-//! Rules 6 and 12: which pages are looked at, and which are spoken of.
+//! Rules 6 and 12: which pages are read, and which are reported.
 
 use std::os::fd::AsFd;
 
@@ -93,7 +93,7 @@ fn processes_that_sleep_are_found_by_their_kernel_half(guest: &mut Guest) {
     assert!(known_before <= 2 * 64, "found without a search");
     assert_eq!(count(&after.known, &sleeping), sleeping.len());
     assert_eq!(after.stats.roots, awake + 8);
-    // What was found once is scanned without another search, until its process ends.
+    // A space that was found once is scanned without another search, until its process ends.
     assert_eq!(count(&guest.scan(CLEAR).known, &sleeping), sleeping.len());
     guest.ask("sleepers 0");
     let left = guest.scan(READ_ONLY).stats.roots;
@@ -117,7 +117,7 @@ fn scans_do_not_allocate_memory_that_the_guest_never_touched(guest: &mut Guest) 
         before >> 20
     );
     assert_eq!(before, after, "scans allocated memory");
-    // The fault: a look at a page that was never touched.
+    // The fault: a read of a page that was never touched.
     read_untouched_page(guest);
     assert_eq!(
         allocated(&guest.ram),
@@ -156,7 +156,7 @@ fn pages_that_no_process_maps_are_not_known_and_not_touched(guest: &mut Guest) {
     let answer = guest.scan(SEARCH_AND_CLEAR);
     let changes = picture.changes(&guest.ram);
     guest.go_on();
-    // The guest's program goes on for a moment after each look, with its answer to write.
+    // The guest's program runs for a moment after each scan, with its answer to write.
     let later = guest.frames("mapped");
     let unsaid: Vec<u64> = {
         let known = answer.known.iter();
@@ -175,7 +175,7 @@ fn pages_that_no_process_maps_are_not_known_and_not_touched(guest: &mut Guest) {
         count(&answer.known, &cached)
     );
     assert_eq!(count(&answer.known, &cached), 0, "page cache is known");
-    // The guest's program goes on for a moment after it looked, with its answer to write.
+    // The guest's program runs for a moment after the scan, with its answer to write.
     assert!(
         unsaid.len() <= 128,
         "known, but mapped nowhere: {unsaid:x?}"

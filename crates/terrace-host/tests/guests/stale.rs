@@ -1,6 +1,6 @@
 //! Rule 14: tables that a process forged, and tables that a reset left behind.
 //!
-//! Without KASLR a kernel's tables are the same after each start and known to everybody, so neither tells
+//! Without KASLR a kernel's tables are the same after each start and known to every program, so neither distinguishes
 //! itself from a true one.
 
 use terrace_proto::Rearm;
@@ -78,10 +78,10 @@ pub fn a_reset_in_mid_round_of_a_guest_with_kaslr_loses_no_byte(guest: &mut Gues
     reset_in_mid_round(guest, MOMENTS[1]);
 }
 
-/// Leaves the memory full of tables, resets the machine after some scans and goes on with them while the
-/// guest starts again and fills its memory with words that look like entries. Returns the kernel half.
+/// Leaves the memory full of tables, resets the machine after some scans and continues them while the
+/// guest starts again and fills its memory with words that resemble entries. Returns the kernel half.
 fn reset_in_mid_round(guest: &mut Guest, scans: usize) -> Half {
-    // Room for them, where a guest held something before.
+    // Room for them, if a guest held something before.
     guest.ask("hold 1");
     guest.ask(&format!("sleepers {SLEEPERS}"));
     guest.ask("churn 3");

@@ -19,7 +19,7 @@ fn opened_without_cloexec(file: &File, count: usize) -> Vec<OwnedFd> {
         // SAFETY: takes no pointers.
         let fd = unsafe { libc::dup(file.as_raw_fd()) };
         assert!(fd > 2, "no descriptor left");
-        // SAFETY: the call above made it; nobody else owns it.
+        // SAFETY: the call above made it; nothing else owns it.
         unsafe { OwnedFd::from_raw_fd(fd) }
     };
     (0..count).map(another).collect()

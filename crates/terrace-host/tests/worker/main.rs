@@ -191,7 +191,7 @@ fn tables_are_scanned_and_re_armed() {
     );
     let failure = off.unwrap_err();
     assert!(failure.reason.contains("left its paging mode") && !failure.fatal);
-    // What was known is forgotten; what the registers name is proven anew.
+    // The known roots are forgotten; those that the registers name are proven anew.
     assert!(
         tables
             .scan_from(request(Rearm::None, false), vcpu())
@@ -303,7 +303,7 @@ fn a_forged_table_is_not_searched_for_without_kaslr() {
     assert!(data() == before, "a scan changed a process's data");
 }
 
-/// The guest is reset while a search goes on: a walk from the registers of before would be one of data.
+/// The guest is reset during a search: a walk from the registers of before would be one of data.
 fn registers_from_before_a_search_start_no_walk() {
     let mut asked = 0;
     let (_dir, mut vm) = vm_with_monitor(move |line| {
@@ -512,7 +512,7 @@ fn qmp_that_lies_about_registers_makes_no_scan_write() {
     let good = LONG_MODE;
     let lies = [
         // Beyond RAM, in the hole, a data page, all ones, garbage. (A lie that fits the tables, such as
-        // another number of levels, cannot be told from the truth: QEMU owns that memory anyway.)
+        // another number of levels, cannot be distinguished from the truth: QEMU owns that memory anyway.)
         (good.cr0, 1 << 50, good.cr4, good.efer),
         (good.cr0, 1 << 30, good.cr4, good.efer),
         (good.cr0, 22 << 12, good.cr4, good.efer),

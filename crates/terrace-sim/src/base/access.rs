@@ -22,7 +22,7 @@ impl Access {
         Self(page << 9 | (line & 63) << 3 | Self::ENDS | u64::from(write))
     }
 
-    /// Marks the access as a part of an operation that later accesses go on with.
+    /// Marks the access as a part of an operation that later accesses continue.
     #[must_use]
     pub fn within_operation(self) -> Self {
         Self(self.0 & !Self::ENDS)
@@ -84,7 +84,7 @@ pub struct Pace {
     pub parallelism: f64,
 }
 
-/// The accesses of one vCPU: endless unless it says otherwise. The same source gives the same accesses.
+/// The accesses of one vCPU: endless unless it reports an end. The same source gives the same accesses.
 pub trait Source: Send {
     /// Puts the next accesses into `batch`, at least one and at most all of it; returns how many. 0: no access will
     /// ever follow. `now_ns` is the time of the full-size machine since the start of the run (stages and drifts
@@ -94,6 +94,6 @@ pub trait Source: Send {
     /// The pace of the accesses that the last [`Source::fill`] gave.
     fn pace(&self) -> Pace;
 
-    /// A copy of the source in the same state (the oracle looks ahead with it).
+    /// A copy of the source in the same state (the oracle reads ahead with it).
     fn fork(&self) -> Box<dyn Source>;
 }

@@ -1,6 +1,6 @@
 //! A node's watermarks (mm/page_alloc.c, `__setup_per_zone_wmarks`).
 //!
-//! The marks are kept in 4 KiB pages of the full-size machine, and free memory is compared at that size: at no scale
+//! The marks are counted in 4 KiB pages of the full-size machine, and free memory is compared at that size: at no scale
 //! do two marks coincide.
 
 /// `watermark_scale_factor`: the step from one watermark to the next, in 10,000ths of the node.

@@ -23,7 +23,7 @@ pub struct Reclaim {
     free: VecDeque<u32>,
     /// Frames that the balloon holds.
     balloon: Vec<u32>,
-    /// The next page that the clock looks at.
+    /// The next page that the clock tests.
     hand: u32,
     /// Free pages of the swap device.
     device: u64,

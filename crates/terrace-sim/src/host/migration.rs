@@ -3,10 +3,10 @@
 //! - unmapped (`linux`): the kernel unmaps a batch, flushes, copies page by page and maps each to its new
 //!   place. An access to a page that is not back yet waits. If the host moved it, the next access
 //!   faults in the second stage; a guest's kernel fills its own table at once.
-//! - `write-protect`: a batch is copied while only reads go on; writes wait for the batch's end.
-//! - `pml-copy`: a batch is copied while reads and writes go on; pages written meanwhile are unmapped
+//! - `write-protect`: a batch is copied while only reads continue; writes wait for the batch's end.
+//! - `pml-copy`: a batch is copied while reads and writes continue; pages written meanwhile are unmapped
 //!   and copied again; mappings are filled at once, so no access faults.
-//! - as a transaction (Nomad, OSDI '24): a batch is copied while reads and writes go on, for one quantum at
+//! - as a transaction (Nomad, OSDI '24): a batch is copied while reads and writes continue, for one quantum at
 //!   least; pages written meanwhile stay where they were.
 //! - exchanged: two pages change places, both unmapped meanwhile; no free page is needed.
 
@@ -172,7 +172,7 @@ impl Migration {
             if self.step == Step::Begin && self.next == self.wanted.len() {
                 return true;
             }
-            // What a transaction is at risk of is what vCPUs write meanwhile, so they run meanwhile.
+            // A transaction's risk is a write by a vCPU meanwhile, so they run meanwhile.
             if self.way.kind == MigrationMode::Transaction && self.step == Step::End && self.fresh {
                 self.budget = 0;
                 return false;
@@ -283,7 +283,7 @@ impl Migration {
         };
     }
 
-    /// Whether two pages can change places; if not, their outcomes say that they stay.
+    /// Whether two pages can change places; if not, their outcomes are that they stay.
     fn pairs(&mut self, items: &[Item], second: &SecondStage) -> bool {
         if let [a, b] = items
             && a.from == b.to.0

@@ -1,6 +1,6 @@
 //! The bound: the most costly pages of each coming window are in the fastest tier, and moves are free.
 //!
-//! The oracle looks ahead with copies of the load's own sources, for as many accesses as each vCPU made in the window
+//! The oracle reads ahead with copies of the load's own sources, for as many accesses as each vCPU made in the window
 //! before.
 
 use super::vm::Vm;
@@ -9,7 +9,7 @@ use crate::base::number::{float, index, low, to_usize, whole};
 use crate::base::tier::Tier;
 use crate::machine::second_stage::SecondStage;
 
-/// Accesses looked at together.
+/// Accesses read together.
 const BATCH: usize = 256;
 
 /// The oracle's state of one VM.

@@ -15,7 +15,7 @@ pub trait Placer: Faults + Send {
     /// Runs its threads for a quantum, after the vCPUs ran for as long.
     fn run_quantum(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64);
 
-    /// Reports that an allocation of somebody else in the guest went below a node's low watermark.
+    /// Reports that an allocation of another program in the guest went below a node's low watermark.
     fn below_low_watermark(
         &mut self,
         vm: &mut Vm,
@@ -24,7 +24,7 @@ pub trait Placer: Faults + Send {
         tier: usize,
     );
 
-    /// Reports units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
+    /// Reports units of the second stage, each with the tier to which the guest's kernel moved it for another program.
     fn displaced(
         &mut self,
         vm: &mut Vm,
@@ -112,14 +112,14 @@ pub fn run_quantum(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum:
     });
 }
 
-/// Tells a VM's mechanism that an allocation went below a node's low watermark.
+/// Reports to a VM's mechanism that an allocation went below a node's low watermark.
 pub fn below_low_watermark(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
     with(vm, |placer, vm| {
         placer.below_low_watermark(vm, memory, env, tier)
     });
 }
 
-/// Tells a VM's mechanism that the guest's kernel moved units for somebody else.
+/// Reports to a VM's mechanism that the guest's kernel moved units for another program.
 pub fn displaced(vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
     with(vm, |placer, vm| placer.displaced(vm, memory, env, units));
 }

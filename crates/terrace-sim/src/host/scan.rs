@@ -13,7 +13,7 @@ use crate::machine::second_stage::bits;
 pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
     let observe = vm.stages.map(|stages| stages.observe);
     if observe != Some(Observe::PmlLog) {
-        // Moves by pre-copy have a log too, of which nobody here reads.
+        // Moves by pre-copy have a log too, which is not read here.
         drop(vm.space.pml.take());
     }
     match observe {

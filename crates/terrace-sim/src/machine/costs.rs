@@ -37,7 +37,7 @@ pub struct Costs {
     pub hint_fault: u64,
     /// Taking the present bit from one leaf entry, or giving it back.
     pub hint_page: u64,
-    /// Looking at one page of an LRU list: finding its mapping, testing A.
+    /// Test of one page of an LRU list: finding its mapping, testing A.
     pub lru_page: u64,
     /// Delivery to a vCPU of an interrupt that another vCPU sent, without an exit.
     pub guest_interrupt: u64,

@@ -19,7 +19,7 @@ pub trait Faults {
         0
     }
 
-    /// Answers a write by a walk, if somebody asked to be told of it; returns the time that the vCPU waits, ps.
+    /// Answers a write by a walk, if a mechanism asked for a report of it; returns the time that the vCPU waits, ps.
     fn written(&mut self, space: &mut Space, env: &Environment, unit: u32) -> u64 {
         let _ = (space, env, unit);
         0

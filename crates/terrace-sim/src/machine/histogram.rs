@@ -3,7 +3,7 @@
 use super::PS;
 use crate::base::number::{float, to_usize};
 
-/// Bits kept after the leading one: the error is at most 1/32 of a value.
+/// Bits stored after the leading one: the error is at most 1/32 of a value.
 const BITS: u32 = 5;
 
 /// Counts of times by size, exact to about 3 %.

@@ -65,7 +65,7 @@ pub struct Touched {
 
 impl MemoryMode {
     /// An empty cache of so many 4 KiB pages before `behind` pages of memory, in which the VMs' blocks lie in a
-    /// random order. `huge`: hosts map 2 MiB. `None` if tags cannot tell so much memory apart.
+    /// random order. `huge`: hosts map 2 MiB. `None` if tags cannot distinguish so much memory.
     #[must_use]
     pub fn new(
         dram: u64,

@@ -63,7 +63,7 @@ fn ratio(part: u64, all: u64) -> f64 {
 /// Accesses by address, for pictures.
 #[derive(Clone, Debug, Default)]
 pub struct Heat {
-    /// Accesses per cell since the last look.
+    /// Accesses per cell since the last sample.
     pub cells: Vec<u32>,
     /// Cells per page, times 2^32.
     step: u64,
@@ -116,7 +116,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// A VM that nobody watches or manages, on a host that has nothing free.
+    /// A VM that is neither watched nor managed, on a host that has nothing free.
     #[must_use]
     pub fn new(guest: Guest, second: SecondStage, lines: Lines, heat: Heat) -> Self {
         Self {

@@ -72,7 +72,7 @@ pub(crate) fn environment() -> Environment {
     }
 }
 
-/// Answers to no fault: nobody asked for one.
+/// Answers to no fault: none was asked for.
 struct Nobody;
 
 impl Faults for Nobody {}

@@ -77,8 +77,8 @@ impl Load {
         }
     }
 
-    /// Takes in the traffic of the tier in `ns`. `access_ns` is the mean time of one access of the requesters: it
-    /// says how far a longer wait slows them down.
+    /// Takes in the traffic of the tier in `ns`. `access_ns` is the mean time of one access of the requesters:
+    /// it determines how far a longer wait slows them down.
     pub fn add_traffic(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
         let busy = float(traffic.read) / self.tier.read_gb_s
             + float(traffic.written) / self.tier.write_gb_s;

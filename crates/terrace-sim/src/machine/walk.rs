@@ -62,7 +62,7 @@ impl Mmu {
         if stuck {
             return Walked::Wait;
         }
-        // Filled before the fault is told, so that a placer finds a page that is somewhere.
+        // Filled before the fault is reported, so that a placer finds a page that is somewhere.
         if state & (bits::UNFILLED | bits::ABSENT) != 0 {
             waits += fill(space, env, unit);
             waits += faults.host_fault(space, env, unit, write);

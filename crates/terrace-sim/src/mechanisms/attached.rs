@@ -57,7 +57,7 @@ impl Attached {
             .call(space, env, |context| what(mechanism, context))
     }
 
-    /// Calls the mechanism for somebody else in the guest, whose vCPUs wait.
+    /// Calls the mechanism for another program in the guest, whose vCPUs wait.
     fn call_out_of_turn(
         &mut self,
         vm: &mut Vm,

@@ -1,11 +1,11 @@
 //! `hemem` (Raybuck et al., SOSP '21), with the constants of a later fork: sampling by the processor's counters, two
 //! thresholds, lists.
 //!
-//! - Trigger: a thread reads the records of loads and of stores, one in 19,997 of each; another looks at
+//! - Trigger: a thread reads the records of loads and of stores, one in 19,997 of each; another reads
 //!   the lists every 10 ms (§3.3, §3.4; `pebs_scan_thread`, `pebs_policy_thread`).
 //! - Threshold: 4 samples of loads (from fast and slow memory together) or 4 of stores make a page hot; a
 //!   count above 10 moves a global clock on, and each page's counts are halved once per tick when it is
-//!   next looked at.
+//!   next checked.
 //! - Rate limit: none that matters (10 GB in 10 ms); one thread moves, 2 MiB at a time.
 //! - Victim: the page that has been on fast memory's cold list longest, and only if a hot page needs its place.
 //!   Write-heavy pages go up first.
@@ -30,16 +30,16 @@ const HOT: u16 = 4;
 /// Samples above which all pages are cooled.
 const COOL: u16 = 10;
 
-/// Time between two looks at the lists, ns.
+/// Time between two checks of the lists, ns.
 const POLICY_PERIOD_NS: u64 = 10_000_000;
 
 /// 4 KiB pages of one of HeMem's pages.
 const PAGE: u64 = 512;
 
-/// Pages taken at a look: more than a copy has time for until the next.
+/// Pages taken at a check: more than a copy has time for until the next.
 const PAGES_PER_PASS: u64 = 32;
 
-/// Pages of a hot list that are looked at again at a time, after a tick of the clock.
+/// Pages of a hot list that are checked again at a time, after a tick of the clock.
 const COOLING_PAGES: u64 = 8192;
 
 /// Kinds of lists, of which each tier has all.
@@ -88,9 +88,9 @@ pub struct Hemem {
     pages: Vec<Page>,
     lists: Lists,
     clock: u32,
-    /// Pages per tier that are still to be looked at since the clock's last tick.
+    /// Pages per tier that are still to be checked since the clock's last tick.
     cooling: Vec<u64>,
-    /// When the lists are looked at next; `None` before the mechanism has begun.
+    /// When the lists are checked next; `None` before the mechanism has begun.
     due: Option<u64>,
     passes: u64,
 }
@@ -176,7 +176,7 @@ impl Hemem {
         self.lists.len(tier * KINDS + READ) + self.lists.len(tier * KINDS + WRITTEN)
     }
 
-    /// Looks at pages of hot lists again, a part at a time.
+    /// Checks pages of hot lists again, a part at a time.
     fn cool(&mut self, context: &mut Context) {
         for tier in 0..self.tiers {
             let left = self.cooling[usize::from(tier)];

@@ -107,7 +107,7 @@ impl Hyperplace {
         };
         let batch = by_scale(PAGES_PER_HUGE).max(MIN_BATCH * setup.pages_per_unit);
         let config = Config {
-            // A batch must fit into it where slow memory is full, at any scale.
+            // A batch must fit into it if slow memory is full, at any scale.
             headroom_pages: (HEADROOM / PAGE_SIZE / setup.scale).max(batch),
             extent_pages: u16::try_from(by_scale(PAGES_PER_HUGE)).unwrap_or(u16::MAX),
             batch_pages: batch,
@@ -156,7 +156,7 @@ impl Hyperplace {
         self.tell(context, RangesEvent::EpochEnded);
     }
 
-    /// Tells the controller of an event, and does what it asks for; moves are answered later.
+    /// Passes an event to the controller, and does what it asks for; moves are answered later.
     fn tell(&mut self, context: &mut Context, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {

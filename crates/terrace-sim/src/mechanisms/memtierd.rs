@@ -1,21 +1,21 @@
 //! `memtierd`: Intel's daemon for tiers of a process's memory (github.com/intel/memtierd), which watches QEMU
 //! from user space. Two of its policies, each as configured in its README (cmd/memtierd/README.md).
 //!
-//! - Trigger: the tracker `idlepage` looks at all pages every 5 s (heat) or 4 s (age), and counts per region
+//! - Trigger: the tracker `idlepage` scans all pages every 5 s (heat) or 4 s (age), and counts per region
 //!   of 256 pages; a policy decides every 10 s (heat) or 5 s (age), if nothing is being moved.
-//! - Threshold, heat (`policy_heat.go`, `counters_heatmap.go`): accesses per page, of which 0.8 are kept each second;
+//! - Threshold, heat (`policy_heat.go`, `counters_heatmap.go`): accesses per page, of which 0.8 remain each second;
 //!   0.01 or more is the highest heat. Of four classes the highest goes to the first tier, the lowest to the last.
 //! - Threshold, age (`policy_age.go`): pages accessed at each of the last three decisions go to the first tier, pages
 //!   accessed at none for 15 s to the last. While there are idle pages to move, no active ones are moved.
 //! - Rate limit (`mover.go`): at most 1,024 pages of one task, every 20 ms (200 MB/s). A task of the heat
 //!   policy is a region, so it moves 256 at a time; one of the age policy is a run of regions.
-//! - Victim: none is looked for. The mover takes the last request first, which under the heat policy is the coldest
+//! - Victim: none is searched for. The mover takes the last request first, which under the heat policy is the coldest
 //!   region; a page that finds no room stays.
 
 use super::{Context, Mechanism, MigrationMode, Setup, Stage, Unit};
 use crate::base::number::{float, low, to_usize};
 
-/// Pages of a region (`PagesInRegion`): not divided by the scale, because it says which pages share their fate.
+/// Pages of a region (`PagesInRegion`): not divided by the scale, because it determines which pages share their fate.
 const REGION: u64 = 256;
 
 /// Time between two turns of the mover (`Mover.IntervalMs`), ns, and the 4 KiB pages that it moves in it at
@@ -106,14 +106,14 @@ impl Memtierd {
         }
     }
 
-    /// Continues the look at the pages.
+    /// Continues the scan of the pages.
     fn scan(&mut self, context: &mut Context) {
         let page = 2 * (context.costs().query_page + context.costs().lru_page);
         while self.next < context.units() {
             if !context.has_time() {
                 return;
             }
-            // Its place in the process, and its idle bit, are looked up to read it and again to set it.
+            // Its place in the process, and its idle bit, are found to read it and again to set it.
             context.spend(Stage::Track, page);
             let young = context.young(self.next);
             self.regions[to_usize(u64::from(self.next / self.region))].accesses += u32::from(young);
@@ -167,7 +167,7 @@ impl Memtierd {
                 continue;
             };
             let units = self.units_of(context, at);
-            // A region that it did not look up before is where its last page is.
+            // A region that it did not query before is where its last page is.
             let is = self.regions[at].tier;
             let is = is.or_else(|| units.clone().rev().find_map(|unit| context.tier(unit)));
             // Once asked for, it counts as done.

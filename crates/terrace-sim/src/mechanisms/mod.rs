@@ -1,8 +1,8 @@
 //! Mechanisms of other systems, which are not composed of the engine's stages.
 //!
 //! Responsible for: the events and operations of a mechanism ([`Mechanism`], [`Context`]), keeping it on one VM
-//! ([`attached`]), and one file for each mechanism; `docs/baselines/` names the kernel function or the section of a paper
-//! behind each. It leaves to others: the moves of pages ([`crate::host::migration`]), and the cost of an access
+//! ([`attached`]), and one file for each mechanism; `docs/baselines/` names the kernel function or the section of a
+//! paper behind each. It leaves to others: the moves of pages ([`crate::host::migration`]), and the cost of an access
 //! ([`crate::machine`]).
 //!
 //! A mechanism runs in the guest or at the host ([`Side`]). In the guest it reads the guest's A bits, a hinting fault
@@ -57,7 +57,7 @@ pub struct Moved {
 
 /// A mechanism of another system.
 pub trait Mechanism: Send {
-    /// Runs the mechanism's threads, once per quantum, after the vCPUs. `context` says how much time they have.
+    /// Runs the mechanism's threads, once per quantum, after the vCPUs. `context` has how much time they have.
     fn run_quantum(&mut self, context: &mut Context);
 
     /// Handles an access that met a hint ([`Context::hint`]), which is gone now. The vCPU waits for the time that is
@@ -83,18 +83,18 @@ pub trait Mechanism: Send {
         let _ = (context, moved);
     }
 
-    /// Reports that an allocation of somebody else in the guest had to go below a node's low watermark: its kernel
+    /// Reports that an allocation of another program in the guest had to go below a node's low watermark: its kernel
     /// wakes that node's kswapd, if it has one.
     fn below_low_watermark(&mut self, context: &mut Context, tier: u8) {
         let _ = (context, tier);
     }
 
-    /// Reports that the guest's kernel moved a page to a tier for somebody else's allocation.
+    /// Reports that the guest's kernel moved a page to a tier for another program's allocation.
     fn displaced(&mut self, context: &mut Context, unit: Unit, to: u8) {
         let _ = (context, unit, to);
     }
 
-    /// Number of times so far that the mechanism looked over all memory and decided.
+    /// Number of times so far that the mechanism scanned all memory and decided.
     fn rounds(&self) -> u64;
 
     /// Bytes on the heap.

@@ -1,7 +1,7 @@
 //! `nimble`: Nimble page management (Yan et al., ASPLOS '19; its kernel's mm/memory_manage.c).
 //!
 //! - Trigger: a launcher calls `mm_manage` every 5 s (end_to_end_launcher/run_all.sh, `STATS_PERIOD`).
-//! - Threshold: Linux's active and inactive lists of each node. First, half of each list is looked at
+//! - Threshold: Linux's active and inactive lists of each node. First, half of each list is scanned
 //!   (`shrink_lists_node_memcg`): an inactive page that is referenced for the second time becomes active, an
 //!   active one becomes inactive. Then all of the slow node's active list is to be promoted
 //!   (`do_mm_manage`).
@@ -31,7 +31,7 @@ const BATCH: usize = 8;
 enum Step {
     /// Waiting for the next call.
     Sleep,
-    /// Looking at pages of a list, of which so many are left.
+    /// A scan of pages of a list, of which so many are left.
     Shrink(u8, u64),
     /// Choosing pages of a tier that go to the one above.
     Manage(u8),
@@ -86,7 +86,7 @@ impl Nimble {
         self.listed = true;
     }
 
-    /// Looks at pages from a list's tail while there is time; returns how many are left.
+    /// Scans pages from a list's tail while there is time; returns how many are left.
     fn shrink(&mut self, context: &mut Context, list: u8, mut left: u64) -> u64 {
         while left > 0 && context.has_time() {
             let Some(unit) = self.lists.tail(list) else {
@@ -107,7 +107,7 @@ impl Nimble {
         left
     }
 
-    /// The step that follows the look at a list.
+    /// The step that follows the scan of a list.
     fn after(&self, list: u8) -> Step {
         match list + 1 {
             next if next < 2 * self.tiers => Step::Shrink(next, self.lists.len(next) / 2),

@@ -1,12 +1,12 @@
 //! `nomad`: non-exclusive tiering (Xiang et al., OSDI '24), as its authors' patches to Linux 5.13 have it.
 //!
 //! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints.
-//! - Threshold: the page becomes a candidate. Each later fault looks at the 20 candidates before it: one that
+//! - Threshold: the page becomes a candidate. Each later fault checks the 20 candidates before it: one that
 //!   was accessed counts as accessed again, and once it is on the active list it is queued for
 //!   promotion (`decide_queue_page`).
 //! - Rate limit: the queue takes 512 pages, and one thread works through it, page by page.
 //! - Promotion: a transaction ([`MigrationMode::Transaction`]): the page is copied while it stays mapped; if it was
-//!   written meanwhile, it is tried again, ten times at most. The slow page is kept as a shadow, and the first write
+//!   written meanwhile, it is tried again, ten times at most. The slow page remains as a shadow, and the first write
 //!   to the fast page drops the shadow.
 //! - Victim: as with TPP ([`super::tpp`]). A page that has a shadow is only mapped to it. Shadows are dropped ten at
 //!   a time if a demotion finds no memory, and by the slow node's kswapd.
@@ -22,7 +22,7 @@ use super::{Context, Fault, Mechanism, MigrationMode, Moved, Setup, Stage, Unit}
 use crate::base::number::to_usize;
 use crate::machine::TIERS;
 
-/// Candidates that a fault looks at (`PG_FAULT_LOOKBACK_DIST`).
+/// Candidates that a fault checks (`PG_FAULT_LOOKBACK_DIST`).
 const LOOKBACK: usize = 20;
 
 /// Length of the queue of promotions (`PROMOTE_QUEUE_LEN`).
@@ -139,7 +139,7 @@ impl Nomad {
         }
     }
 
-    /// Looks at the candidates before this one (`decide_queue_page`).
+    /// Checks the candidates before this one (`decide_queue_page`).
     fn recheck_candidates(&mut self, context: &Context) {
         let candidates = std::mem::take(&mut self.candidates);
         for (at, unit) in candidates.into_iter().enumerate() {

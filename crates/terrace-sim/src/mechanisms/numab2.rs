@@ -187,7 +187,7 @@ mod tests {
     fn the_threshold_follows_the_number_of_candidates_by_the_minute() {
         let mut limits = Limits::new(10);
         assert!(limits.allow(1, 999, 5) && !limits.allow(2, 1000, 5));
-        // 5 in a minute where 600 were allowed.
+        // 5 in a minute, and 600 were allowed.
         assert!(limits.allow(60_001, 1124, 6000) && !limits.allow(60_002, 1125, 1));
         // 6,000.
         assert!(!limits.allow(120_003, 1000, 1));

@@ -185,7 +185,7 @@ impl Mechanism for Raminate {
         if self.scanning && self.scan(context) {
             self.scanning = false;
             self.scans += 1;
-            // What was cleared is seen again only by walks.
+            // Bits that were cleared are seen again only by walks.
             context.flush();
         }
         if self.scans == 0 || now < self.epoch || context.migrating() > 0 {

@@ -91,7 +91,7 @@ impl ScenarioText<'_> {
             file: self.file.to_owned(),
             line: error.span().map(|_| self.line(at)),
             key: path.map(|(path, _)| Fault::new(path.as_str(), "").key()),
-            // Parsers like to go on over several lines.
+            // Parsers like to continue over several lines.
             what: words(error.message()),
         }
     }

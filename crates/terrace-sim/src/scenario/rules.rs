@@ -50,7 +50,7 @@ impl Scenario {
         self.check_baselines()?;
         self.check_capacity()?;
         self.check_memory_mode()?;
-        // Before the scale: what a load says about it goes before what a VM's size says.
+        // Before the scale: a load's own error goes before that of a VM's size.
         let mut loads = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
             let pages = vm.workload.pages(self.machine.scale, &self.folder);

@@ -20,7 +20,7 @@ impl Scenario {
     /// This scenario with a policy as a scenario file has it: a name, or a table with a `base`.
     ///
     /// # Errors
-    /// If there is no such policy; the message says which.
+    /// If there is no such policy; the message names it.
     pub fn with_policy_text(&self, text: &str) -> Result<Self, String> {
         let policy = policy::by_text(text)?;
         Ok(self.under(&policy))

@@ -1,9 +1,9 @@
 //! A simulation: one scenario on one machine, step by step or to its end.
 //!
 //! Time advances in quanta. In each, every vCPU runs in its turn under the memory latencies that the quantum before
-//! left; then management's processors work for as long; then the engine is told what was done and decides what is
-//! next. The engine lives in the full-size machine's time: a simulation at scale 64 passes a second of it in a 64th
-//! of a second.
+//! left; then management's processors work for as long; then what was done is reported to the engine, which decides
+//! what is next. The engine lives in the full-size machine's time: a simulation at scale 64 passes a second of it in a
+//! 64th of a second.
 
 mod clock;
 mod machine;
@@ -43,9 +43,9 @@ const MEMORY_EVERY: u64 = 1_000_000_000;
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Time between samples of the timeline: ns of the full-size machine; 0: no timeline is kept.
+    /// Time between samples of the timeline: ns of the full-size machine; 0: no timeline is recorded.
     pub sample_every_ns: u64,
-    /// Number of cells of memory in each sample's heat; 0: no heat is kept.
+    /// Number of cells of memory in each sample's heat; 0: no heat is recorded.
     pub heat_cells: usize,
     /// Divisor of a quantum: 1, or 2 to see the effect of a shorter quantum.
     pub quantum_divisor: Option<u64>,
@@ -77,7 +77,7 @@ pub struct Simulation {
     recorder: Recorder,
     /// The time of the next report of free memory to the engine, ns of the full-size machine.
     memory_at: u64,
-    /// Number of rounds that each VM had ended at the last look.
+    /// Number of rounds that each VM had ended at the last sample.
     rounds: Vec<u64>,
     /// Most bytes of state seen: of the engine, and in all.
     state: (u64, u64),
@@ -93,7 +93,7 @@ impl Simulation {
     }
 
     /// Sets the machine up for [`Simulation::take_log`]: every page is re-armed in every window, and all events and
-    /// actions of the engine are kept until they are taken.
+    /// actions of the engine are stored until they are taken.
     ///
     /// # Errors
     /// As [`Simulation::new`].
@@ -104,7 +104,7 @@ impl Simulation {
     fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
         let mut simulation = setup::simulation(scenario, options, recorded)?;
         simulation.tell_engine(Vec::new());
-        // Where the engine has no VM, state does not grow, and is not counted again.
+        // If the engine has no VM, state does not grow, and is not counted again.
         simulation.count_state();
         Ok(simulation)
     }
@@ -115,7 +115,7 @@ impl Simulation {
         log.map(std::mem::take).unwrap_or_default()
     }
 
-    /// Tells the engine an event, and starts the actions that it decides.
+    /// Sends the engine an event, and starts the actions that it decides.
     fn hear(&mut self, event: Event) {
         for action in self.session.hear(self.now(), event) {
             if let Some(came) = self.act_on_sizes(&action) {
@@ -173,7 +173,7 @@ impl Simulation {
             while vm.balloon.first().is_some_and(|step| step.at_ns <= now) {
                 let step = vm.balloon.remove(0);
                 if let Some(reclaim) = &mut vm.answers.reclaim {
-                    // What the guest cannot give stays with it: the result's bytes show it.
+                    // Memory that the guest cannot give stays with it: the result's bytes show it.
                     let _ = reclaim.balloon(&mut vm.space, step.bytes / scale / PAGE_SIZE);
                     vm.shoot_down(self.machine.costs());
                 }
@@ -181,7 +181,7 @@ impl Simulation {
         }
     }
 
-    /// Tells the engine events, and its timer if that is due.
+    /// Sends the engine events, and its timer if that is due.
     fn tell_engine(&mut self, events: Vec<Event>) {
         let now = self.now();
         let managed = self.vms.iter().any(|vm| vm.stages.is_some());

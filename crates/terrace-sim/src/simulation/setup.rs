@@ -174,7 +174,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         TierConfig {
             name: tier.name.clone(),
             kind: tier.kind,
-            // What the kernel keeps free is not the pool's either; in slower tiers it is what lets
+            // Memory that the kernel reserves is not the pool's either; in slower tiers it is what lets
             // exchanges begin.
             reserve_bytes: whole(float(bytes) * reserve) + kernel_reserve,
             ..TierConfig::default()
@@ -358,7 +358,7 @@ fn attach(
             Side::Host => scenario.machine.tiers[at].bytes / scale / unit,
         };
     }
-    // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
+    // Memory that the machine reserves beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
     // there must be room to demote.
     if device.is_none() {
         space.quota.limit_to(&capacity[..tiers - 1]);
@@ -458,7 +458,7 @@ fn vcpus(
     Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
-/// Tells the engine of the VMs that it manages.
+/// Reports to the engine the VMs that it manages.
 fn arrive(simulation: &mut Simulation) {
     let scale = simulation.scenario.machine.scale;
     let mut events = Vec::new();

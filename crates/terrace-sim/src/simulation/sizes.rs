@@ -185,7 +185,7 @@ impl Simulation {
         provider(vm)
     }
 
-    /// Tells the engine the requests for sizes whose time has come.
+    /// Sends the engine the requests for sizes whose time has come.
     pub(super) fn request_sizes(&mut self) {
         let now = self.now().0;
         for vm in 0..self.vms.len() {

@@ -116,7 +116,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Whether the error is about one record, after which reading can go on.
+    /// Whether the error is about one record, after which reading can continue.
     pub(super) fn is_broken_record(&self) -> bool {
         match self {
             Self::Line { .. } | Self::Record { .. } | Self::LogRecord { .. } => true,

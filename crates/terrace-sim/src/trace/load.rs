@@ -2,7 +2,7 @@
 //!
 //! One access of 8 bytes for each 64-byte line that a record touches and that the cache filter misses. Addresses are
 //! compacted: each aligned 2 MiB region that is touched becomes the next 512 pages, in order of address. So pages
-//! that shared a huge page still do, and memory that nobody touches takes no room.
+//! that shared a huge page still do, and memory that is not touched takes no room.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub const MAX_ACCESSES: u64 = 1 << 28;
 /// Accesses that share one pace.
 const BLOCK: usize = 1024;
 
-/// A recorded trace as a load. All accesses are vCPU 0's, because a trace tells of no other; the load ends with the
+/// A recorded trace as a load. All accesses are vCPU 0's, because a trace records no other; the load ends with the
 /// trace. Needs `scale = 1`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,7 +1,7 @@
 //! Terrace's own log as a trace: the pages that each scan found accessed.
 //!
 //! A scan's answer has the pages that were touched since the answer before. Each such page is one record of one line
-//! at the page's start: a store if the answer says `written`, else a load. The log has neither the number of touches
+//! at the page's start: a store if the answer has `written`, else a load. The log has neither the number of touches
 //! of a page within a window nor their location in it; pages under a huge leaf of the guest all count as touched when
 //! one is. Spaces (VMs, processes) lie apart, in order of first sight.
 

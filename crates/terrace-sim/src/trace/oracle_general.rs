@@ -85,7 +85,7 @@ impl Objects {
     }
 }
 
-/// Whether a file's first bytes look like records: sizes that are not 0, time that does not go back, next requests
+/// Whether a file's first bytes resemble records: sizes that are not 0, time that does not go back, next requests
 /// that come later.
 pub(super) fn is_likely(start: &[u8]) -> bool {
     let (records, _) = start.as_chunks::<RECORD>();

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Made by `perf mem record` (or `perf record -d -e …`) and `perf script -F comm,pid,time,event,addr`. Other fields
-//! may be there too, as long as the address follows the event's name. The event's name tells a load from a store; if
-//! it does not (AMD's `ibs_op`), the `|OP LOAD|` or `|OP STORE|` that the field `data_src` prints does.
+//! may be there too, as long as the address follows the event's name. The event's name distinguishes a load from a
+//! store; if it does not (AMD's `ibs_op`), the `|OP LOAD|` or `|OP STORE|` that the field `data_src` prints does.
 //!
 //! perf does not record the length of an access: each counts as one byte, and so as one line.
 

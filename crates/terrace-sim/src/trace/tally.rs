@@ -56,7 +56,7 @@ pub struct Summary {
     pub stores: u64,
     /// Number of records that read and then write.
     pub modifies: u64,
-    /// Number of records that go on beyond their first page; they count on that one alone.
+    /// Number of records that reach beyond their first page; they count on that one alone.
     pub crossing: u64,
     /// Number of lines or records without an access.
     pub ignored: u64,

@@ -143,7 +143,7 @@ impl Operate for Lookups {
                     low = middle;
                 }
             }
-            // All others were looked at on the way.
+            // All others were read on the way.
             if wanted == 0 {
                 leaf = out.len();
                 out.push(access(start, false));

@@ -90,7 +90,7 @@ impl Writes {
 
 /// A seeded permutation of the numbers below `items`. They lie in a grid of 2^`bits` columns that is a little larger
 /// than `items`. Each column is rotated, then the columns of each row are swapped; numbers outside of `items` go
-/// round again, so that this is a permutation for every count. One number per column is kept, about the square root
+/// round again, so that this is a permutation for every count. One number per column is stored, about the square root
 /// of `items`.
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {

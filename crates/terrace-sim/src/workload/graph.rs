@@ -1,6 +1,6 @@
 //! `graph`: breadth-first search, PageRank and betweenness centrality on a skewed graph.
 //!
-//! The graph is a Kronecker graph in compressed sparse rows that is never stored, but computed when it is looked at.
+//! The graph is a Kronecker graph in compressed sparse rows that is never stored, but computed when it is read.
 //! Each bit of a vertex's number is 0 with chance 3/4 (Graph500 takes 0.76), so few vertices, those with low numbers,
 //! have most of the edges. The edges of a vertex begin at the sum of the degrees of the vertices below it, and the
 //! neighbour at an edge is a hash of the edge. The same bits rule at every scale: a smaller graph is a larger one
@@ -275,7 +275,7 @@ impl Walk {
         }
     }
 
-    /// Makes the accesses of some edges of a vertex; returns the position to go on from.
+    /// Makes the accesses of some edges of a vertex; returns the position to continue from.
     fn edges(&mut self, place: u64, vertex: u64, next: u64, end: u64, out: &mut Vec<Access>) -> At {
         let stop = end.min(next + STEP);
         for edge in next..stop {

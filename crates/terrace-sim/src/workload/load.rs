@@ -178,7 +178,7 @@ pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T, String> {
     let read: Result<T, toml::de::Error> = Value::Table(table).try_into();
     read.map_err(|why| {
         let text = why.to_string();
-        // The key stands in a line below, where there is one.
+        // The key stands in a line below, if there is one.
         match text.trim_end().rsplit_once("\nin ") {
             Some((what, key)) => format!("{key}: {what}"),
             None => text.trim_end().to_owned(),

@@ -52,7 +52,7 @@ fn hyperplaces_moves_die_out_under_a_uniform_load() {
     let run = |workload| run("\"hyperplace\"", workload);
     let (half, whole) = (run(UNIFORM_AT_FIRST), run(UNIFORM));
     let fast = whole.fast_bytes_end >> 12;
-    // What is free is filled once, and some of it is exchanged while ranges are coarse.
+    // Free memory is filled once, and some of it is exchanged while ranges are coarse.
     assert!(half.demoted_pages < fast / 2, "{half:?}");
     let more = whole.promoted_pages - half.promoted_pages;
     assert!(more * 100 <= fast, "{half:?}\n{whole:?}");
@@ -80,7 +80,7 @@ fn hyperplaces_epoch_threshold_and_period_can_be_set() {
     assert_eq!((rounds("\"hyperplace\""), rounds(quick)), (59, 119));
     let blind = run("{ base = \"hyperplace\", period = 1000000000 }", HOT);
     assert_eq!(blind.promoted_pages, 0, "nothing is sampled: {blind:?}");
-    // Nothing is ever significant, so the root stays one range, and says nothing of its pages.
+    // Nothing is ever significant, so the root stays one range, and shows nothing of its pages.
     let coarse = run("{ base = \"hyperplace\", tau_split = 1000000 }", HOT);
     assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
 }

@@ -37,7 +37,7 @@ fn nimble_brings_a_hot_set_up_that_starts_slow() {
 
 #[test]
 fn nimble_calls_what_was_never_looked_at_active() {
-    // Pages begin on the active list, and a call looks at half of a list: it promotes the other half.
+    // Pages begin on the active list, and a call scans half of a list: it promotes the other half.
     let cold = "kind = \"hotset\", size = \"2048MiB\", hot = 0.01, hot_access = 1.0, write = 0.0, \
                 compute_ns = 200, duration = \"8s\"";
     let vm = run("\"nimble\"", "start = \"slow\"", cold);

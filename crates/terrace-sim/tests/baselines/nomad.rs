@@ -41,7 +41,7 @@ fn nomad_keeps_shadows_of_read_pages_and_writes_drop_them() {
         "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, write = 1.0, compute_ns = 200, \
          duration = \"60s\"",
     );
-    // Nearly all of fast memory has shadows where nothing is written.
+    // Nearly all of fast memory has shadows if nothing is written.
     assert!(shadows(&read) > 900 << 20, "{read:?}");
     assert!(shadows(&written) < shadows(&read) * 3 / 4, "{written:?}");
 }

@@ -57,7 +57,7 @@ pub fn one_page_in_fast_memory(policy: &str) {
     let load = format!("{HOT}, duration = \"20s\"");
     let vm = two(policy, "256KiB", "2048MiB", &load);
     assert_eq!(held(&vm), 2048 << 20, "{vm:?}");
-    // What the machine keeps free beside it is not to be filled.
+    // Memory that the machine reserves beside it is not to be filled.
     assert!(vm.tier_bytes_end[0] <= 256 << 10, "{vm:?}");
 }
 

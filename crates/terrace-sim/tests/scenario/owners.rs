@@ -1,4 +1,4 @@
-//! Tests of the owner of a VM's placement: the engine, a baseline at the host or in the guest, or nobody.
+//! Tests of the owner of a VM's placement: the engine, a baseline at the host or in the guest, or none.
 
 use terrace_sim::{Name, Side};
 

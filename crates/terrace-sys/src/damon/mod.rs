@@ -4,14 +4,14 @@
 //! and stopping it. It leaves to others: which process, and what the regions mean.
 //!
 //! The interface has one owner at a time: the number of kdamonds is one file, and it cannot change while one of them
-//! runs. So whoever comes first sets it for all that may come ([`SLOTS`]). If it is set already, it is ours only if
+//! runs. So the first program sets it for all that may come ([`SLOTS`]). If it is set already, it is ours only if
 //! the number is ours and every context there bears [`MARK`], which a crashed predecessor leaves behind. Anything
-//! else belongs to somebody else and is not touched. This is checked again before each use of a kdamond: somebody may
+//! else belongs to another program and is not touched. This is checked again before each use of a kdamond: another may
 //! have taken the interface meanwhile.
 //!
 //! The kernel serves one request at a time for all kdamonds and answers EBUSY to the others at once. So files are
-//! reached only through a [`Turn`], of which there is one at a time, and which tries again for a while if somebody
-//! else is served.
+//! reached only through a [`Turn`], of which there is one at a time, and which tries again for a while if another
+//! request is served.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::{Process, SysError};
 /// likely to ask for as many.
 const SLOTS: u64 = 61;
 /// The update interval of our contexts, microseconds. Fixed address ranges are never updated, so it has no
-/// effect and serves to tell our contexts from others'.
+/// effect and serves to distinguish our contexts from others'.
 const MARK: u64 = 132_205_262;
 /// The mark of the guest's agent: if it runs beside a daemon, neither takes the other's contexts.
 const AGENT_MARK: u64 = 132_205_263;
@@ -49,19 +49,19 @@ pub enum DamonError {
         .0.display()
     )]
     Missing(PathBuf),
-    /// The interface is somebody else's.
+    /// The interface is another program's.
     #[error("DAMON is in use by another program ({0}); end that, or leave the VM to it")]
     Foreign(String),
     /// More processes are to be watched than there are kdamonds.
     #[error("all {SLOTS} kdamonds are in use")]
     Full,
-    /// Somebody else was served each time until the tries ran out.
+    /// Another request was served each time until the tries ran out.
     #[error(
         "{} was busy for two seconds: end what else uses DAMON (a tool, DAMON_RECLAIM, DAMON_LRU_SORT)",
         .0.display()
     )]
     Busy(PathBuf),
-    /// A kdamond that was started here was taken by somebody else.
+    /// A kdamond that was started here was taken by another program.
     #[error("kdamond {0} was stopped or taken by another program ({1} changed); it is left alone")]
     Lost(u64, String),
     /// The process ended before it was watched.
@@ -78,9 +78,9 @@ pub enum DamonError {
 /// Settings with which a process is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamonAttrs {
-    /// Time between two looks at a page of each region, microseconds.
+    /// Time between two checks of a page of each region, microseconds.
     pub sample_us: u64,
-    /// Time after which these looks are summed up, microseconds.
+    /// Time after which these checks are summed up, microseconds.
     pub aggregation_us: u64,
     /// Fewest regions.
     pub min_regions: u64,
@@ -170,7 +170,7 @@ impl Damon {
     /// Whether a process could be watched now.
     ///
     /// # Errors
-    /// If the kernel has no such interface, or if somebody else uses it.
+    /// If the kernel has no such interface, or if another program uses it.
     pub fn available(&self) -> Result<(), DamonError> {
         self.turn().available()
     }
@@ -178,15 +178,15 @@ impl Damon {
     /// Stops kdamonds that a crashed predecessor left running. Those of others are not touched.
     ///
     /// # Errors
-    /// The first error, if some of ours could not be stopped; the others are.
+    /// If some of ours could not be stopped: the first error; the others are stopped.
     pub fn stop_leftovers(&self) -> Result<(), DamonError> {
         self.turn().stop_all()
     }
 
-    /// Stops all kdamonds of ours, whoever holds them, and starts none any more.
+    /// Stops all kdamonds of ours, whichever thread holds them, and starts none any more.
     ///
     /// # Errors
-    /// The first error, if some could not be stopped; the others are.
+    /// If some could not be stopped: the first error; the others are stopped.
     pub fn shut_down(&self) -> Result<(), DamonError> {
         let mut turn = self.turn();
         *turn.stopping = true;
@@ -196,7 +196,7 @@ impl Damon {
     /// Starts to watch address ranges of a process: whole pages, ascending, apart.
     ///
     /// # Errors
-    /// If the kernel has no DAMON, if it is in use by somebody else, if a setting is refused, or if the process has
+    /// If the kernel has no DAMON, if it is in use by another program, if a setting is refused, or if the process has
     /// ended.
     pub fn start(
         self: &Arc<Self>,
@@ -217,7 +217,7 @@ impl Damon {
         let slot = slot.ok_or(DamonError::Full)?;
         let pid = process.pid();
         let started = turn.configure(slot, pid, ranges, attrs);
-        // The kernel looked for the number: it was the process's own if the process runs even now.
+        // The kernel looked up the number: it was the process's own if the process runs even now.
         let started = started.and_then(|()| match process.is_alive() {
             true => Ok(()),
             false => Err(DamonError::Ended(pid)),
@@ -230,7 +230,7 @@ impl Damon {
             }),
             Err(error) => {
                 turn.retries.set(RETRIES);
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = turn.give_back(slot);
                 Err(error)
             }
@@ -308,7 +308,7 @@ impl Turn<'_> {
             .map_or(Ok(()), |what| Err(DamonError::Foreign(what)))
     }
 
-    /// The evidence that the interface is somebody else's; `None` if it is ours. To be called only if it has
+    /// The evidence that the interface is another program's; `None` if it is ours. To be called only if it has
     /// kdamonds.
     fn foreign(&self) -> Result<Option<String>, DamonError> {
         let count = self.count()?;
@@ -362,7 +362,7 @@ impl Turn<'_> {
         self.number(&format!("{slot}/contexts/nr_contexts"))
     }
 
-    /// Stops all kdamonds that bear the mark, unless the interface is somebody else's, and leaves it to others.
+    /// Stops all kdamonds that bear the mark, unless the interface is another program's, and leaves it to others.
     fn stop_all(&self) -> Result<(), DamonError> {
         match self.count() {
             Ok(0) | Err(DamonError::Missing(_)) => return Ok(()),
@@ -399,7 +399,7 @@ impl Turn<'_> {
         self.leave()
     }
 
-    /// Leaves the interface to others if nobody is watched.
+    /// Leaves the interface to others if no process is watched.
     fn leave(&self) -> Result<(), DamonError> {
         if self.holds("nr_kdamonds", SLOTS)?
             && (0..SLOTS).all(|slot| self.contexts(slot).is_ok_and(|n| n == 0))
@@ -483,7 +483,7 @@ impl Kdamond {
     /// of that interval: one interval, or two, after those of others.
     ///
     /// # Errors
-    /// If the kdamond does not run (the process ended, or somebody stopped it) or is not ours any more.
+    /// If the kdamond does not run (the process ended, or another program stopped it) or is not ours any more.
     pub fn accessed(&self) -> Result<Vec<DamonRegion>, DamonError> {
         let (turn, slot) = (self.host.turn(), self.slot);
         turn.check(slot, Some(self.pid))?;
@@ -514,7 +514,7 @@ impl Kdamond {
 impl Drop for Kdamond {
     fn drop(&mut self) {
         let turn = self.host.turn();
-        // Where it cannot be stopped, the next start of the daemon tries again; it also ends with the
+        // If it cannot be stopped, the next start of the daemon tries again; it also ends with the
         // process that it watches. One that is not ours any more is left alone.
         let _ = turn
             .check(self.slot, Some(self.pid))

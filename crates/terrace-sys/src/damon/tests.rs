@@ -90,7 +90,7 @@ struct Kernel(Arc<Behaviour>);
 struct Behaviour {
     /// Whether a request for regions is being served.
     serving: AtomicBool,
-    /// The number of requests that still find it busy with somebody else's.
+    /// The number of requests that still find it busy with another's.
     busy: AtomicU32,
     /// The number of requests that were refused.
     refused: AtomicU32,
@@ -303,7 +303,7 @@ fn two_vms_that_scan_at_once_do_not_meet_in_the_kernel() {
             threads.spawn(move || {
                 for _ in 0..3 {
                     barrier.wait();
-                    // What fails is counted by the kernel; the other one must not wait for ever.
+                    // A failure is counted by the kernel; the other one must not wait for ever.
                     let _ = kdamond.accessed();
                 }
                 // Neither is stopped while the other one is asked.

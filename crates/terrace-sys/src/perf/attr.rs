@@ -78,7 +78,7 @@ pub struct EventAttr {
     pub precise: u8,
     /// Whether to leave out what the kernel itself accesses.
     pub exclude_kernel: bool,
-    /// Whether to leave out what a hypervisor below accesses, if the PMU can tell.
+    /// Whether to leave out what a hypervisor below accesses, if the PMU can distinguish it.
     pub exclude_hypervisor: bool,
     /// Whether to leave out what guests of this kernel access: their addresses are in other address spaces.
     pub exclude_guest: bool,

@@ -77,7 +77,7 @@ impl Event {
         };
         let group = leader.map_or(-1, |leader| leader.fd.as_raw_fd());
         let raw = RawAttr::from(attr);
-        // SAFETY: `raw` is as long as its `size` field says, and the kernel only reads it.
+        // SAFETY: `raw` is as long as its `size` field has it, and the kernel only reads it.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -92,7 +92,7 @@ impl Event {
         if fd < 0 {
             return Err(SysError::last(call, what()));
         }
-        // SAFETY: the call above made this descriptor; nobody else owns it.
+        // SAFETY: the call above made this descriptor; nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut id = 0_u64;
         // SAFETY: the ioctl writes eight bytes to `id`.
@@ -128,7 +128,7 @@ impl Event {
     /// Directs this event's samples into the ring of another event of the same scope.
     ///
     /// # Errors
-    /// `EINVAL` if the scopes differ or the event has a ring itself.
+    /// If the scopes differ or the event has a ring itself (`EINVAL`).
     pub fn output_to(&self, other: &Self) -> Result<(), SysError> {
         let fd = libc::c_long::from(other.fd.as_raw_fd());
         self.ioctl(ioctl::SET_OUTPUT, fd, "ioctl(PERF_EVENT_IOC_SET_OUTPUT)")

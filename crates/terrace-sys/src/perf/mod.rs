@@ -6,7 +6,7 @@
 //!
 //! One event of a CPU has a [`Ring`]; the other events of that CPU write into it too
 //! ([`Event::output_to`]). Nothing here waits: an event's descriptor becomes readable when its ring is filled
-//! to [`EventAttr::wakeup_bytes`], and whoever owns it drains.
+//! to [`EventAttr::wakeup_bytes`], and its owner drains.
 //!
 //! The layouts are those of `include/uapi/linux/perf_event.h`.
 

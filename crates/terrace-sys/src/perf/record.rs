@@ -61,8 +61,8 @@ pub struct Malformed {
     pub bytes: usize,
 }
 
-/// The records in some bytes. After a length that cannot be right, the rest is passed over as malformed, since nobody
-/// knows where the next record begins.
+/// The records in some bytes. After a length that cannot be right, the rest is passed over as malformed, since it is
+/// not known where the next record begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -278,7 +278,7 @@ mod tests {
             let whole = bytes.len();
             let got = all(&bytes, Fields::TID | Fields::ADDRESS);
             assert_eq!(got, [Err(Malformed { bytes: whole })]);
-            // What came before is not lost.
+            // Earlier records are not lost.
             let behind: Vec<u8> = [sample.clone(), bytes].concat();
             let got = all(&behind, Fields::TID | Fields::ADDRESS);
             assert!(matches!(got[0], Ok(Record::Sample(_))));

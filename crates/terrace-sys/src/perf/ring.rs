@@ -25,7 +25,7 @@ pub enum RingError {
         "{0}; a ring is locked memory: raise kernel.perf_event_mlock_kb or take fewer pages per CPU"
     )]
     Map(#[from] SysError),
-    /// The kernel says that its data is elsewhere.
+    /// The kernel reports its data elsewhere.
     #[error("a ring of {expected} bytes: the kernel speaks of {found} at offset {offset}")]
     Layout {
         /// The size that was asked for, bytes.

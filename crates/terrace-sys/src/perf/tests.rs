@@ -25,7 +25,7 @@ fn faults(config: u64, fields: Fields) -> EventAttr {
     }
 }
 
-/// Opens an event. `None` if this machine permits none; the test says so past the harness's capture.
+/// Opens an event. `None` if this machine permits none; the test prints so past the harness's capture.
 fn open(test: &str, attr: &EventAttr) -> Option<Event> {
     match Event::open(attr, HERE, None) {
         Ok(event) => Some(event),
@@ -151,7 +151,7 @@ fn an_overrun_is_counted_and_sampling_goes_on() {
     let (first, lost) = drained(&mut ring, &memory, TID_ADDRESS);
     assert_eq!(first, (0..first.len()).collect::<Vec<_>>());
     assert!(first.len() >= 100 && first.len() < 1000, "{}", first.len());
-    // The kernel says what it left out with the next record that fits.
+    // The kernel reports what it left out with the next record that fits.
     assert_eq!(lost, 0);
     memory.touch(100);
     let (second, lost) = drained(&mut ring, &memory, TID_ADDRESS);

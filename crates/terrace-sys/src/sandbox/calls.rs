@@ -161,7 +161,7 @@ mod tests {
     /// exist.
     fn tried(filter: &CallFilter, about: c_int) -> c_int {
         let mut filter = filter.clone();
-        // What a thread needs to end.
+        // Calls that a thread needs to end.
         filter.allow(&[
             libc::SYS_exit,
             libc::SYS_exit_group,

@@ -7,7 +7,7 @@ use landlock::{
 pub use landlock::{RulesetError, RulesetStatus};
 
 /// Keeps the calling thread, and those that it starts, from reaching any file, port or abstract socket, and any
-/// process but this one by a signal; what is open stays open. Best effort: the status says how much of it this kernel
+/// process but this one by a signal; what is open stays open. Best effort: the status has how much of it this kernel
 /// has.
 ///
 /// # Errors

@@ -80,7 +80,7 @@ fn check(nodes: &[Node], definitions: &[TierDefinition]) -> Result<(), TopologyE
     Ok(())
 }
 
-/// Tiers by what the host says about itself: HMAT, else the kernel's tiers, else CPUs and distances.
+/// Tiers by the host's own description: HMAT, else the kernel's tiers, else CPUs and distances.
 pub(super) fn derived(
     nodes: Vec<Node>,
     kernel_tiers: &[Vec<NodeId>],

@@ -19,8 +19,8 @@ use crate::{host, places};
 /// The device's socket for the guest, as seen from the machine's folder.
 pub const SOCKET: &str = "../flex-device/guest";
 
-/// The socket of a monitor of the guest's QEMU for whoever manages it, as seen from the machine's folder; the only
-/// socket of its folder.
+/// The socket of a monitor of the guest's QEMU for the program that manages it, as seen from the machine's folder; the
+/// only socket of its folder.
 pub const MONITOR: &str = "../flex-device/monitors/qmp";
 
 /// Names of the sockets in the device's folder.
@@ -109,7 +109,7 @@ impl Running {
         host::output(Command::new("sh").args(["-c", &stopped])).map(drop)
     }
 
-    /// Lets the threads go on where they were.
+    /// Lets the threads continue where they were.
     pub fn go_on(&self) -> Result<()> {
         let go_on = format!("kill -CONT {}", self.child.pid());
         host::output(Command::new("sh").args(["-c", &go_on])).map(drop)

@@ -20,7 +20,7 @@ use crate::{modules, places};
 /// Path of the driver in the guest.
 const DRIVER: &str = "/hyperflex.ko";
 
-/// Longest time for the driver to do as it is told, on a busy machine.
+/// Longest time for the driver to follow its target, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The guest and its device.

@@ -1,4 +1,4 @@
-//! A guest whose device gives memory back only while the daemon looks who has it.
+//! A guest whose device gives memory back only while the daemon makes pin checks.
 
 use anyhow::{Context, Result};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! A guest with a node per tier and a HyperFlex device.
 //!
-//! It runs the guest driver against the product's device, and against one of the lab's own that can be told to
+//! It runs the guest driver against the product's device, and against one of the lab's own that can be made to
 //! misbehave.
 
 pub mod device;

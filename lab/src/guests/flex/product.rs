@@ -102,7 +102,7 @@ fn arguments(shape: &Shape) -> Vec<String> {
 }
 
 impl Hyperflex {
-    /// The device's status; `verify` has it look at the memory's files too.
+    /// The device's status; `verify` has it verify the memory's files too.
     pub fn status(&self, verify: bool) -> Result<Value> {
         let mut answer = self.ask(&json!({"status": {"verify": verify}}))?;
         Ok(answer["status"].take())
@@ -113,7 +113,7 @@ impl Hyperflex {
         self.process = None;
     }
 
-    /// Has the device answer nobody until it goes on.
+    /// Has the device answer no request until it continues.
     pub fn hang(&self) -> Result<()> {
         self.process
             .as_ref()

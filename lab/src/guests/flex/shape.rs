@@ -21,11 +21,11 @@ pub struct Shape {
     pub orders: u32,
     /// Most memory that the VM may have in all, as its owner pays for, bytes. `None` if there is no limit.
     pub total_bytes: Option<u64>,
-    /// Whether the firmware tells that the second node is slower, so that the guest's kernel has memory tiers.
+    /// Whether the firmware reports that the second node is slower, so that the guest's kernel has memory tiers.
     pub is_tiered: bool,
     /// Whether the guest has the stock balloon too.
     pub has_balloon: bool,
-    /// Whether the device gives memory back only while a daemon looks who has it.
+    /// Whether the device gives memory back only while a daemon makes pin checks.
     pub is_leased: bool,
 }
 

@@ -19,13 +19,13 @@ use crate::progress::Wait;
 const FOLDER: &str = "stock-daemon";
 const MONITOR: &str = "../stock-daemon/monitors/qmp";
 
-/// Longest time for a guest to do as it is told, on a busy machine.
+/// Longest time for a guest to reach its target, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Most memory that the guest's kernel may use for itself while a test looks, bytes.
+/// Most memory that the guest's kernel may use for itself while a test measures, bytes.
 pub const SLACK: u64 = 24 * MIB;
 
-/// The line of the kernel's log after which a test looks at it: complaints about the emulated machine come before.
+/// The line of the kernel's log after which a test reads it: complaints about the emulated machine come before.
 pub const MARK: &str = "the-test-begins";
 
 /// Lines of the daemon's configuration: rounds are short and come more often than once a minute.
@@ -61,7 +61,7 @@ impl StockGuest {
         let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
         let mut lab = Lab::without_guests(process)?;
         lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
-        // What scans a guest holds its monitor.
+        // A program that scans a guest holds its monitor.
         daemon.start(match means {
             Means::VirtioMem => "scan = true",
             Means::Balloon => "scan = false",
@@ -123,7 +123,7 @@ impl StockGuest {
         tiered::meminfo(&mut self.lab, node, name)
     }
 
-    /// Waits until each tier (or the whole) has that many MiB by what `terrace show` says.
+    /// Waits until each tier (or the whole) has that many MiB by `terrace show`.
     pub fn wait_for(&mut self, mib: &[u64]) -> Result<()> {
         let mut last = Vec::new();
         let met = self.until("the sizes are what was ordered", |guest| {

@@ -51,7 +51,7 @@ pub fn driver(module: &str) -> String {
     format!("/{module}.ko")
 }
 
-/// QEMU's options; `monitor` is a second monitor, for whoever manages the guest.
+/// QEMU's options; `monitor` is a second monitor, for the program that manages the guest.
 pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
     let boot = means.boot_mib();
     let mut text = format!(
@@ -86,7 +86,7 @@ pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
     for (name, value) in [
         ("-kernel", image.as_str()),
         ("-initrd", &initrd),
-        // What is plugged shall be free of memory that cannot be moved.
+        // Plugged memory shall be free of memory that cannot be moved.
         (
             "-append",
             "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",

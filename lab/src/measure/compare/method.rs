@@ -8,7 +8,7 @@ use super::damos;
 use crate::control::daemon::{Setup, VM};
 use crate::control::lab::Lab;
 
-/// Commands that make NUMA balancing scan every second. It looks at a task's memory once in a period of the task's
+/// Commands that make NUMA balancing scan every second. It scans a task's memory once in a period of the task's
 /// CPU time; by default the period grows to 60 s if few hint faults are counted, as they are in this mode.
 const SCAN_EVERY_SECOND: &str = "mount -t debugfs debugfs /sys/kernel/debug
     echo 1000 >/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";

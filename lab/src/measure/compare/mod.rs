@@ -1,6 +1,6 @@
 //! `cargo xtask lab compare`: the kernel's own tiering and Terrace on the same guest, in numbers.
 //!
-//! Every method gets a fresh lab with the same guest and the same room on the fast node. The guest tells which pages
+//! Every method gets a fresh lab with the same guest and the same room on the fast node. The guest reports which pages
 //! are hot, L1's kernel where they are.
 
 mod cpu;
@@ -34,7 +34,7 @@ pub use watch::Watch;
 /// Time for which each hot set is watched.
 const WINDOW: Duration = Duration::from_secs(40);
 
-/// Time between two looks at where the guest's pages are.
+/// Time between two samples of the guest's pages' places.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// L1's node of slow memory.

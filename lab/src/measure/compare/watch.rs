@@ -23,9 +23,9 @@ pub struct Measured {
     pub others_on_fast: usize,
     /// Pages that L1's kernel moved, in either direction and for whatever reason.
     pub migrated: u64,
-    /// Arrivals on the fast node of pages that are not hot, as far as the looks show them.
+    /// Arrivals on the fast node of pages that are not hot, as far as the samples show them.
     pub useless: usize,
-    /// Hot pages that left the fast node, as far as the looks show them.
+    /// Hot pages that left the fast node, as far as the samples show them.
     pub demoted_hot: usize,
     pub cpu: CpuTime,
     /// Passes of the guest over its hot set.
@@ -35,7 +35,7 @@ pub struct Measured {
     pub vmstat: BTreeMap<String, u64>,
 }
 
-/// A window that is going on.
+/// A window in progress.
 pub struct Watch {
     hot_set: &'static str,
     hot: Frames,
@@ -64,7 +64,7 @@ impl Watch {
         })
     }
 
-    /// Looks at the pages' places and counts those that changed sides since the last look.
+    /// Samples the pages' places and counts those that changed sides since the last sample.
     pub fn sample(&mut self, lab: &mut Lab) -> Result<HotOnFast> {
         let now = frames(&lab.frames_on(VM, FAST)?);
         let came = now.difference(&self.fast);

@@ -62,7 +62,7 @@ pub fn resize() -> Result<()> {
     guest.expect_a_quiet_kernel()
 }
 
-/// Checks that the memory that the guest claims to have given back is gone by the device's look at the files.
+/// Checks that the memory that the guest claims to have given back is gone by the device's verification of the files.
 fn verification(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     let status = guest.device.status(true)?;
     for (tier, claimed) in [77, 1001].into_iter().enumerate() {
@@ -74,7 +74,7 @@ fn verification(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the statistics queue says what the guest's own files say.
+/// Checks that the statistics queue has the figures of the guest's own files.
 fn statistics(guest: &mut FlexGuest<Hyperflex>) -> Result<()> {
     let mut said = Value::Null;
     guest.until("statistics arrive", |guest| {
@@ -142,7 +142,7 @@ pub fn pressure() -> Result<()> {
     // The target stands: once memory is free, it is met.
     guest.lab.check("rm /hog/file")?;
     guest.wait_for([target, target])?;
-    // What leaves for a new target does not count as given back.
+    // Memory that leaves for a new target does not count as given back.
     let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {
         Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
     };
@@ -196,7 +196,7 @@ pub fn compaction() -> Result<()> {
     let expected = fill(&mut guest)?;
     let target = [60_000, 60_000];
     guest.resize(target)?;
-    // Holes among the balloon's pages, then memory is made whole. Where the holes are is the kernel's choice: of some
+    // Holes among the balloon's pages, then memory is made whole. The kernel chooses the places of the holes: of some
     // rounds nothing needs to move.
     let mut moved = 0;
     let mut driver = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of what the guest must survive while its device hangs: all threads of the device are stopped, and go on
+//! Tests of what the guest must survive while its device hangs: all threads of the device are stopped, and continue
 //! later.
 
 use std::time::Duration;
@@ -172,7 +172,7 @@ fn mark(guest: &mut Guest) -> Result<()> {
     guest.lab.check(&mark).map(drop)
 }
 
-/// Runs out of memory until nobody waits for the device any more.
+/// Runs out of memory until no process waits for the device any more.
 fn wait_in_vain(guest: &mut Guest) -> Result<()> {
     for _ in 0..10 {
         run_out_of_memory(guest)?;

@@ -1,4 +1,4 @@
-//! A device that gives memory back only while the daemon looks who has it, beside a process that has it.
+//! A device that gives memory back only while the daemon makes pin checks, beside a process that has it mapped.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

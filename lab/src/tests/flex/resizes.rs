@@ -1,6 +1,6 @@
 //! Fixture memory as an operator uses it: `terrace resize` and `terrace show` on a guest whose programs work on.
 //!
-//! The guest's programs check what they read, and all of their memory where a test asks; how much memory the guest
+//! The guest's programs check what they read, and all of their memory if a test asks; how much memory the guest
 //! and this machine have is the word of their kernels.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -79,7 +79,7 @@ impl Fixture {
         self.wait_until_met(fast, slow)
     }
 
-    /// Waits until `terrace show` says that these sizes are met, and that the host has what was given back.
+    /// Waits until `terrace show` shows that these sizes are met, and that the host has what was given back.
     fn wait_until_met(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
         let daemon = &self.daemon;
         let met = self.guest.until("the sizes are as ordered", |_| {
@@ -116,7 +116,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Waits until `terrace show` says how much the host has behind each node. A guest that ran short a moment ago
+    /// Waits until `terrace show` shows how much the host has behind each node. A guest that ran short a moment ago
     /// may still be giving back again.
     fn expect_shown_as_held(&mut self) -> Result<()> {
         let daemon = &self.daemon;

@@ -21,7 +21,7 @@ pub fn device_killed() -> Result<()> {
     ensure!(checksums(&mut guest)? == expected, "files have changed");
     expect_given(&guest, target)?;
     guest.device.start_again()?;
-    // Before the hypervisor is back: this is what the state says.
+    // Before the hypervisor is back: these sizes come from the state.
     ensure!(guest.device.actual()? == target, "the state is forgotten");
     guest.replug()?;
     guest.wait_for(target)?;
@@ -37,7 +37,7 @@ pub fn device_killed() -> Result<()> {
     }
     guest.resize([0, 0])?;
     expect_all_back(&mut guest, &before)?;
-    // What was in the balloons can be used.
+    // Memory that was in the balloons can be used.
     ensure!(checksums(&mut guest)? == expected, "files have changed");
     fill(&mut guest)?;
     guest.expect_a_quiet_kernel()

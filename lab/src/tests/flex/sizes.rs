@@ -6,7 +6,7 @@ use crate::guests::flex::device::Device;
 use crate::guests::flex::guest::FlexGuest;
 use crate::guests::tiered::{MIB, TIERS};
 
-/// Most memory that the guest's kernel may use for itself while a test looks, bytes.
+/// Most memory that the guest's kernel may use for itself while a test measures, bytes.
 pub const SLACK: u64 = 24 * MIB;
 
 /// The sizes that must not change except for the tier that is resized.

@@ -1,6 +1,6 @@
 //! The guest agent in a guest with a node per tier: L1 itself.
 //!
-//! The workload tells which of its pages are hot, L1's kernel where they are; the agent's status only counts its
+//! The workload reports which of its pages are hot, L1's kernel where they are; the agent's status only counts its
 //! epochs.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -135,7 +135,7 @@ fn expect_rest_under_a_uniform_load(lab: &mut Lab, name: &str) -> Result<()> {
     lab.ask(name, "hot 0")?;
     lab.ask(name, &format!("elsewhere {UNIFORM_PAGES}"))?;
     let before = lab.agent_status()?;
-    // What was learned of the hot set must be forgotten first.
+    // The learned hot set must be forgotten first.
     lab.wait_for_epoch(before.epochs()? + SEEDED_EPOCHS)?;
     println!("uniform load, leaves before: {}", before.leaves());
     let after = lab.wait_until_quiet(RESTLESS_EPOCHS)?;

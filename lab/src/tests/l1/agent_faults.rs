@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Epochs in which a hot set comes if nothing is in the way, on a busy machine too.
 const EPOCHS: u64 = 60;
-/// Epochs for which pages are exchanged before the result is looked at.
+/// Epochs for which pages are exchanged before the result is checked.
 const EXCHANGES: u64 = 15;
 /// Memory of the fast node that is left free, MiB: far less than the hot set.
 const LEFT_MIB: u64 = 2;

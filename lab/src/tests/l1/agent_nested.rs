@@ -1,6 +1,6 @@
 //! The guest agent in a nested guest with a node per tier, and the daemon of its host.
 //!
-//! The guest tells which of its pages are hot, and its kernel where they are: to L1 this guest's nodes are two parts
+//! The guest reports which of its pages are hot, and its kernel where they are: to L1 this guest's nodes are two parts
 //! of its QEMU's memory, each bound to a node of L1.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub const TESTS: &[Test] = &[Test {
     boot: Boot::L1(agent_of_a_nested_guest_places_pages_and_reports_to_the_host),
 }];
 
-/// A daemon that may not look into the guest, whatever happens.
+/// A daemon that may not scan the guest, whatever happens.
 const GUEST_MANAGED: Setup = Setup {
     defaults: "",
     sections: "[vm.tiered]\nmode = \"guest\"\nscan = false",
@@ -130,7 +130,7 @@ fn heard(lab: &mut Lab) -> Result<Option<Value>> {
     Ok(vm.map(|mut vm| vm["agent"].take()).filter(|a| !a.is_null()))
 }
 
-/// Expects heartbeats to come and to tell what the agent says of itself, and the host to move nothing.
+/// Expects heartbeats to come and to carry the agent's own figures, and the host to move nothing.
 fn expect_heartbeats(lab: &mut Lab) -> Result<()> {
     let beats = |agent: &Value| agent["heartbeats"].as_u64().unwrap_or(0);
     let agent = lab.wait_until("the agent's heartbeats arrive", PATIENCE, |lab| {

@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[Test {
 
 fn comparison_counts_useless_moves_and_hot_pages_that_leave(lab: &mut Lab) -> Result<()> {
     lab.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
-    // What strays there by itself would be counted, rightly.
+    // Pages that stray there by themselves would be counted, rightly.
     let strayed = lab.frames_on(VM, FAST)?;
     lab.move_pages(VM, &strayed, SLOW)?;
     let hot: Vec<u64> = frames(&lab.hot_pages(VM)?);

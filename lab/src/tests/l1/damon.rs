@@ -40,7 +40,7 @@ fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result
         "the hot set is not in fast memory after three rounds"
     );
     lab.expect_intact(VM)?;
-    // What a crash leaves running is known by its mark to the next daemon, which takes over.
+    // A kdamond that a crash leaves running is known by its mark to the next daemon, which takes over.
     lab.check("kill -9 $(cat /run/terrace/pid)")?;
     ensure!(kdamonds(lab)? != "0", "a killed daemon stopped its kdamond");
     lab.start_daemon(Setup::VTMM)?;

@@ -100,7 +100,7 @@ fn guest_killed_mid_round_is_forgotten_and_comes_back(lab: &mut Lab) -> Result<(
         Ok(vm.is_none_or(|vm| vm["mode"] == "gone").then_some(()))
     })?;
     lab.start_vm(&terrace_lab_programs::vm::VmSpec::default())?;
-    // A look at the host may have met the killed QEMU on its way out, whose monitor answers no more; the
+    // A discovery scan may have met the killed QEMU on its way out, whose monitor answers no more; the
     // next one must find the new guest.
     lab.wait_until("the daemon manages the new guest", PATIENCE, |lab| {
         let vm = lab.vm(VM)?;

@@ -1,7 +1,7 @@
 //! A guest that frees and reuses page-table pages all the time while it is scanned and moved.
 //!
-//! Its processes fill their memory with words that look like page-table entries and read them back, so
-//! a scan that takes a reused page for a table still is noticed by whoever uses the page now.
+//! Its processes fill their memory with words that resemble page-table entries and read them back, so
+//! a scan that takes a reused page for a table still is noticed by the process that uses the page now.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The host's nodes from which a tier's memory comes once it went through a HyperFlex balloon.
 //!
 //! L1 is the host here: all its processors are on node 0, so that a page without a policy comes from there. The guest
-//! is played by `lab-front`; L1's kernel tells where its pages are.
+//! is played by `lab-front`; L1's kernel reports where its pages are.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -56,7 +56,7 @@ fn refaulted_pages_land_on_the_tiers_host_node(lab: &mut Lab) -> Result<()> {
                 "of {GIVEN} pages of tier {index} that came back, {} are on node {wanted}",
                 tier.given.on(wanted)
             );
-            // What was there before stays where it was.
+            // Pages from before stay where they were.
             ensure!(tier.before.on(0) == 2 * GIVEN && tier.retained.on(0) == GIVEN);
         }
     }

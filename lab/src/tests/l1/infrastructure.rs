@@ -97,7 +97,7 @@ fn hot_set_moves_on_request(lab: &mut Lab) -> Result<()> {
 }
 
 fn pushed_program_arrives_intact(lab: &mut Lab) -> Result<()> {
-    // This very program, also where cargo has replaced the file meanwhile.
+    // This very program, also if cargo has replaced the file meanwhile.
     let program = std::path::Path::new("/proc/self/exe").to_owned();
     lab.push(&program, "/tmp/folder/program")?;
     let there = lab.check("sha256sum </tmp/folder/program && test -x /tmp/folder/program")?;

@@ -1,4 +1,4 @@
-//! Tests of the product and of the lab itself in L1. Each test gets a lab that nobody has used before.
+//! Tests of the product and of the lab itself in L1. Each test gets a lab that was not used before.
 
 mod agent;
 mod agent_faults;

@@ -1,7 +1,7 @@
 //! The main job: the hot pages of a VM that starts wholly in slow memory come into fast memory.
 //!
-//! The guest tells which of its pages are hot (by its pagemap, over a channel that the daemon cannot open); L1's
-//! kernel tells where they are (`move_pages`), asked by a program of the lab's own.
+//! The guest reports which of its pages are hot (by its pagemap, over a channel that the daemon cannot open); L1's
+//! kernel reports where they are (`move_pages`), asked by a program of the lab's own.
 
 use anyhow::{Result, ensure};
 

@@ -31,7 +31,7 @@ pub const TESTS: &[Test] = &[Test {
 
 const POOL: Setup = Setup {
     defaults: "fast = \"24MiB\"",
-    // What two VMs of 24 MiB share.
+    // Memory that two VMs of 24 MiB share.
     sections: "[[tier]]\nname = \"fast\"\nnodes = [0]\ncapacity = \"48MiB\"\n\
                [[tier]]\nname = \"slow\"\nnodes = [1]",
     ..Setup::VTMM

@@ -12,7 +12,7 @@ const SLOW: usize = 1;
 pub fn virtio_mem() -> Result<()> {
     let mut guest = StockGuest::start(Means::VirtioMem)?;
     guest.insert()?;
-    // What they have; from now on the daemon looks after it.
+    // The sizes that they have; from now on the daemon manages it.
     guest.daemon.resize_and_wait(Some(512), Some(512))?;
     guest.start_writer(1)?;
     guest.touch(FAST)?;
@@ -52,7 +52,7 @@ pub fn virtio_mem() -> Result<()> {
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
-/// Checks that the product's own look at the host's memory agrees with this machine's.
+/// Checks that the product's own verification of the host's memory agrees with this machine's.
 fn honest(guest: &mut StockGuest) -> Result<()> {
     let mut seen = None;
     guest.until("the host's memory is looked at", |guest| {
@@ -164,7 +164,7 @@ fn pressure(guest: &mut StockGuest) -> Result<()> {
     guest.daemon.resize_and_wait(None, Some(512)).map(drop)
 }
 
-/// Checks that impossible sizes are refused, and that sizes that are no whole number of blocks are told.
+/// Checks that impossible sizes are refused, and that sizes that are no whole number of blocks are reported.
 fn limits(guest: &StockGuest) -> Result<()> {
     for (fast, word) in [(200, "too little"), (2000, "too much")] {
         let Err(error) = guest.daemon.resize(Some(fast), None) else {
@@ -256,7 +256,7 @@ pub fn balloon() -> Result<()> {
         "{answer}"
     );
     ensure!(answer.contains("which tier"), "{answer}");
-    // Nobody in the guest does it yet.
+    // No driver in the guest does it yet.
     expect_stuck(&guest, Some(256), Some(512), "modprobe virtio_balloon")?;
 
     guest.insert()?;

@@ -54,7 +54,7 @@ pub(super) struct Opened {
 /// Opens a recipe's events on one CPU.
 ///
 /// # Errors
-/// The first error.
+/// If any of them fails: the first error.
 pub(super) fn open_on(
     recipe: &Recipe,
     cpu: u32,
@@ -152,7 +152,7 @@ impl Cpus {
         Ok(cpus)
     }
 
-    /// Starts or stops all events, after a look at CPUs that came and went.
+    /// Starts or stops all events, after a check for CPUs that came and went.
     ///
     /// # Errors
     /// If no CPU can be sampled any more.

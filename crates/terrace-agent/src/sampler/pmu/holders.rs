@@ -8,11 +8,11 @@ use terrace_sys::HostRoot;
 const TARGET: &str = "anon_inode:[perf_event]";
 /// Most processes that are named.
 const MAX_NAMES: usize = 4;
-/// Most descriptors that are looked at.
+/// Most descriptors that are inspected.
 const MAX_INSPECTED: usize = 100_000;
 
 /// Programs that have events open, with their numbers, such as `perf (4711)`, without ourselves. A program whose
-/// descriptors may not be looked at is not found, nor is what the kernel itself uses.
+/// descriptors may not be inspected is not found, nor is what the kernel itself uses.
 pub fn holders(root: &HostRoot) -> Vec<String> {
     let mut inspected = 0;
     let mut found = Vec::new();

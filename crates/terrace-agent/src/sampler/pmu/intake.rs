@@ -97,7 +97,7 @@ impl Layout {
     }
 }
 
-/// Whether the first or second cache served an access, as IBS says it (`perf_ibs_get_mem_lvl`).
+/// Whether the first or second cache served an access, as IBS reports it (`perf_ibs_get_mem_lvl`).
 fn hit_near(source: u64) -> bool {
     let level = source >> data_source::LEVEL_SHIFT;
     level & data_source::HIT != 0 && level & (data_source::L1 | data_source::L2) != 0

@@ -5,7 +5,7 @@
 //! to others: the system call and the records' layout (`terrace_sys::perf`), what samples mean.
 //!
 //! Events belong to CPUs and not to processes: with hundreds of threads there is still one ring per CPU, and
-//! nothing is to be opened when a process forks. What others access is sampled too, and left out here.
+//! nothing is to be opened when a process forks. Accesses of others are sampled too, and left out here.
 //!
 //! Not run on hardware yet: what is asked of the kernel was derived from its sources, and records of PEBS and
 //! IBS that the tests read are built by hand. Rings, losses and the way to the ranges are tested on page faults
@@ -104,7 +104,7 @@ impl Pmu {
         self.cpus.failed()
     }
 
-    /// Descriptors that become readable when a CPU's ring is half full: whoever waits for the end of an epoch
+    /// Descriptors that become readable when a CPU's ring is half full: a thread that waits for the end of an epoch
     /// waits for these too, and drains. Others take their place when CPUs come and go, in [`Sampler::watch`].
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.cpus.fds()

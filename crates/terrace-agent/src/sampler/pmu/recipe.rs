@@ -36,7 +36,7 @@ pub enum SampleKind {
     Pebs,
     /// AMD's Instruction-Based Sampling of micro-operations.
     Ibs,
-    /// Page faults, which the kernel samples without a PMU: for tests and diagnosis. They say where a process
+    /// Page faults, which the kernel samples without a PMU: for tests and diagnosis. They show where a process
     /// touches memory for the first time, not where it is hot.
     PageFaults,
 }
@@ -60,7 +60,7 @@ pub enum Access {
     Load,
     /// A write.
     Store,
-    /// Not told by the event.
+    /// Not reported by the event.
     Unknown,
 }
 
@@ -133,7 +133,7 @@ impl Recipe {
             .map(|name| Device { root, name })
             .find(Device::exists)
             .ok_or(Lacks::Device)?;
-        // Older kernels do not say; then opening the event tells.
+        // Older kernels do not report it; then opening the event shows it.
         let most = device.read("caps/max_precise")?;
         let most = most.map_or(Some(PRECISE), |text| text.trim().parse().ok());
         let precise = most
@@ -182,7 +182,7 @@ impl Recipe {
         })
     }
 
-    /// The recipe for IBS: micro-operations, one of 262,144; the sample says whether it was a load or a store and
+    /// The recipe for IBS: micro-operations, one of 262,144; the sample shows whether it was a load or a store and
     /// what served it. IBS can leave nothing out beforehand (`PERF_PMU_CAP_NO_EXCLUDE` in
     /// `arch/x86/events/amd/ibs.c`). Addresses are in samples since Linux 6.1.
     ///

@@ -22,7 +22,7 @@ use crate::args::Demo;
 use frame::SimulationView;
 
 const SCENARIO: &str = include_str!("../../../../../scenarios/demo.toml");
-/// Full-size time that is simulated between two looks at the keys, ns.
+/// Full-size time that is simulated between two checks of the keys, ns.
 const SLICE_NS: u64 = 50_000_000;
 /// Time between two frames.
 const FRAME: Duration = Duration::from_millis(100);

@@ -35,7 +35,7 @@ pub fn rows(map: &HeatMap, width: u16) -> impl Iterator<Item = Line<'static>> {
     rows.map(|row| row.iter().map(|cell| letter_square(map, cell)).collect())
 }
 
-/// A cell of the map. The colour is as on the other maps; the letter says the same without colours.
+/// A cell of the map. The colour is as on the other maps; the letter shows the same without colours.
 fn letter_square(map: &HeatMap, cell: &Cell) -> Span<'static> {
     let Some(mark) = mark(map, cell) else {
         return Span::from(" ");

@@ -15,7 +15,7 @@ use terrace_sim::{
 use crate::commands::print_json;
 use crate::render;
 
-/// The folder in which scenarios are looked for.
+/// The folder in which scenarios are searched for.
 const FOLDER: &str = "scenarios";
 
 /// The output of `--json`.

@@ -175,7 +175,7 @@ fn is_standard_output(out: &Path) -> bool {
     out.as_os_str() == "-"
 }
 
-/// The options of a run: a timeline is kept if a report is drawn from it.
+/// The options of a run: a timeline is recorded if a report is drawn from it.
 fn options(scenario: &Scenario, output: &Output) -> Options {
     if output.html.is_none() {
         return Options::default();

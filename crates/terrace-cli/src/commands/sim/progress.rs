@@ -1,4 +1,4 @@
-//! A line on standard error that shows the progress of the runs, if somebody may look at it.
+//! A line on standard error that shows the progress of the runs, if standard error is a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;

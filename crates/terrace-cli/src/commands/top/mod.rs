@@ -153,7 +153,7 @@ async fn watch(
                 (client.clone(), screen.selected.clone(), sender.clone());
             tokio::spawn(async move {
                 let answer = ask(&client, selected, area).await;
-                // Nobody listens once the operator quit.
+                // There is no receiver once the operator quit.
                 let _ = sender.send(News::Asked(Box::new(answer)));
             });
         }

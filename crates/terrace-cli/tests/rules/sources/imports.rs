@@ -1,7 +1,7 @@
 //! Imports between the modules of a crate, read from its sources.
 //!
-//! Formatted sources are read as text: paths that begin with `crate::` or `super::`, in `use` and elsewhere, comments and
-//! tests aside. A name that the crate's root exports counts as its module's.
+//! Formatted sources are read as text: paths that begin with `crate::` or `super::`, in `use` and elsewhere, comments
+//! and tests aside. A name that the crate's root exports counts as its module's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +79,7 @@ fn code(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Names that are looked up at the crate's root, in a module so deep below it.
+/// Names that are resolved at the crate's root, in a module so deep below it.
 fn at_the_root(text: &str, depth: usize) -> Vec<String> {
     let above = "super::".repeat(depth);
     let mut found = Vec::new();

@@ -3,10 +3,10 @@
 //! Responsible for: sharing the rate by weight between VMs that want to move. It leaves to others: the
 //! rate ([`super::budget`]), and what is moved.
 //!
-//! Each VM's spending advances a clock of its own, the slower the more it weighs. Who waits for tokens goes
-//! in the order of these clocks, whatever the size of its plans; nobody overtakes. A VM that wants nothing
+//! Each VM's spending advances a clock of its own, the slower the more it weighs. VMs that wait for tokens are served
+//! in the order of these clocks, whatever the size of its plans; none overtakes. A VM that wants nothing
 //! lets the others have all of the rate, and cannot save up for later: when it comes back its clock is set
-//! to that of who was served last. So over any time in which a VM waits it gets its part by weight, less one
+//! to that of the one served last. So over any time in which a VM waits it gets its part by weight, less one
 //! plan of its own and one of each other VM.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl MoveBudget {
     /// Whether a VM may spend so many bytes now.
     ///
     /// # Errors
-    /// When it may ask again at the earliest; until then it waits for its turn.
+    /// If it has to wait for its turn: the earliest time at which it may ask again.
     pub fn ask(&mut self, vm: VmId, weight: u32, bytes: u64) -> Result<(), Tick> {
         let enough = self.bucket.bytes() >= bytes;
         if !self.fair {
@@ -103,7 +103,7 @@ impl MoveBudget {
         Err(self.bucket.ready_at(wait_for))
     }
 
-    /// A VM's plan is under way; says what came of its waiting.
+    /// A VM's plan is under way; returns what came of its waiting.
     pub fn spend(&mut self, vm: VmId, bytes: u64) -> Spent {
         self.bucket.spend(bytes);
         self.spent = self.spent.saturating_add(bytes);
@@ -125,7 +125,7 @@ impl MoveBudget {
         spent
     }
 
-    /// Forgets whoever does not wait any more.
+    /// Forgets the VMs that do not wait any more.
     pub fn only_waits(&mut self, waits: impl Fn(VmId) -> bool) {
         for (vm, account) in &mut self.accounts {
             if account.waits.is_some() && !waits(*vm) {

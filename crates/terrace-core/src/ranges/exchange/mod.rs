@@ -1,7 +1,7 @@
 //! Symmetric exchange: as many pages go down as come up (HyperTier §4.2.4).
 //!
 //! Responsible for: batches in which both directions are balanced, so that free memory never falls below
-//! the kernel's watermarks and its reclaim is not woken; what is done where a tier is full. It leaves to
+//! the kernel's watermarks and its reclaim is not woken; what is done if a tier is full. It leaves to
 //! others: which pages, and the calls. One call is asked for at a time, and the next one goes by what became of it.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -52,7 +52,7 @@ pub struct Call {
 struct Leg {
     way: Way,
     pieces: Vec<Piece>,
-    /// Left out where the exchange was stopped.
+    /// Left out if the exchange was stopped.
     unless_stopped: bool,
 }
 
@@ -97,7 +97,7 @@ impl Exchange {
         self
     }
 
-    /// The next call; none where all is done.
+    /// The next call; none if all is done.
     pub fn next_call(&mut self) -> Option<Call> {
         loop {
             if let Some(call) = self.calls.pop_front() {
@@ -183,7 +183,7 @@ impl Exchange {
         let mut pieces = leg.pieces;
         let place = match leg.way {
             Way::Up => self.free.node(TierId::FAST).map(|(node, mut room)| {
-                // What did not go down leaves less room.
+                // Pages that did not go down leave less room.
                 let fits = pieces.iter().take_while(|piece| {
                     let pages = u64::from(piece.pages);
                     let fits = pages <= room;
@@ -222,8 +222,8 @@ impl Exchange {
         }));
     }
 
-    /// Takes in what became of the call: the state of each of its pieces, in order. Says which piece is where; one
-    /// that no state was told of is counted as absent.
+    /// Takes in what became of the call: the state of each of its pieces, in order. Returns which piece is where; one
+    /// that no state was reported of is counted as absent.
     pub fn migrated(
         &mut self,
         states: &[(u32, PieceState)],
@@ -236,7 +236,7 @@ impl Exchange {
             self.stop(Stopped::NoFreePage);
         }
         if refusal.is_some() {
-            // Of one process's cpuset, policy or end the others know nothing: they go on.
+            // Of one process's cpuset, policy or end the others know nothing: they continue.
             self.refused.insert(call.process);
         }
         let each = states
@@ -284,7 +284,7 @@ impl Exchange {
 pub struct Settled {
     /// Which, with the place where it was.
     pub piece: Piece,
-    /// The tier where it is now; none where it is in none.
+    /// The tier where it is now; none if it is in none.
     pub now: Option<TierId>,
     /// The piece is on its target node.
     pub arrived: bool,

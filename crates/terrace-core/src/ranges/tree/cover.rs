@@ -4,7 +4,7 @@ use super::{Lookup, Range, RangeTree, State};
 
 impl RangeTree {
     /// Counts accesses that were seen somewhere in a range: the leaves get their parts in proportion to what
-    /// they share with it. What lies outside of all leaves is dropped. Says how many were counted.
+    /// they share with it. Samples outside of all leaves are dropped. Returns how many were counted.
     pub fn count_range(&mut self, range: Range, accesses: u32) -> u32 {
         let pages = range.pages();
         let after = self.lookup.upto(range.start);
@@ -28,7 +28,7 @@ impl RangeTree {
 
     /// The process's mappings have changed: from now on the tree covers exactly these ranges. What is left of
     /// a leaf keeps its ages and the count that falls to it; what no leaf covered becomes leaves without
-    /// accesses, or if it is smaller than a leaf may be, part of the one before it. Where that makes more
+    /// accesses, or if it is smaller than a leaf may be, part of the one before it. If that makes more
     /// leaves than [`super::Params::most_leaves`], those with the fewest accesses are joined.
     pub fn reseed(&mut self, seeds: &[Range]) {
         self.take_in();

@@ -6,7 +6,7 @@
 /// First pages of the leaves, as a search reads them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lookup {
-    /// Key k is followed by 2k where it is beyond the page and by 2k + 1 where not; key 0 is none.
+    /// Key k is followed by 2k if it is beyond the page and by 2k + 1 if not; key 0 is none.
     keys: Vec<u64>,
     levels: u32,
 }

@@ -1,7 +1,7 @@
-//! The tree of one process's virtual ranges: only its leaves are kept, in order of address.
+//! The tree of one process's virtual ranges: only its leaves are stored, in order of address.
 //!
 //! A leaf that is accessed much more than both of its neighbours is split in the middle; neighbours that
-//! nobody accesses are merged after a while (HyperTier §4.2.2). What the leaves cover follows the process's
+//! are not accessed are merged after a while (HyperTier §4.2.2). What the leaves cover follows the process's
 //! mappings (`cover.rs`).
 
 mod cover;
@@ -68,7 +68,7 @@ pub struct RangeTree {
     /// First pages, ascending.
     starts: Vec<u64>,
     ends: Vec<u64>,
-    /// The index in which a sample's page is looked up.
+    /// The index in which a sample's page is found.
     lookup: Lookup,
     /// Accesses that no epoch has taken in yet. Apart from the rest, so that all that samples touch stays in
     /// the nearest cache.
@@ -99,7 +99,7 @@ impl RangeTree {
         tree
     }
 
-    /// Counts a sampled access; says whether its page is in the tree.
+    /// Counts a sampled access; returns whether its page is in the tree.
     #[inline]
     pub fn count(&mut self, page: u64) -> bool {
         self.count_many(page, 1)
@@ -323,8 +323,8 @@ impl RangeTree {
         u32::try_from(before - self.len()).unwrap_or(u32::MAX)
     }
 
-    /// Adjacent leaves become one where asked to, by what the ones before have become so far, and the next,
-    /// which is told with its place.
+    /// Adjacent leaves become one if asked to, by what the ones before have become so far, and the next,
+    /// which is passed with its place.
     fn join(&mut self, mut wanted: impl FnMut(usize, &State, &State) -> bool) {
         let mut write = 0;
         for at in 1..self.len() {

@@ -84,7 +84,7 @@ impl Driver {
         })
     }
 
-    /// Takes a record; false where it cannot come here.
+    /// Takes a record; false if it cannot come here.
     pub fn take(&mut self, at: Tick, record: Record) -> Result<bool, Refused> {
         self.first.get_or_insert(at);
         self.last = self.last.max(at);
@@ -103,7 +103,7 @@ impl Driver {
                     vm.scan = Some(request);
                 }
             }
-            // What came of it is told by an event.
+            // Its outcome comes as an event.
             Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
             // Sizes are no matter of the policy.
             Record::Action(
@@ -163,7 +163,7 @@ impl Driver {
             Event::Command(Command::PlanRound(vm)) => self.plan_only = Some(vm),
             Event::Command(command) => self.feed(at, Event::Command(command)),
             Event::Timer => self.feed(at, Event::Timer),
-            // What the recorded policy cost says nothing about this one.
+            // The cost of the recorded policy means nothing for this one.
             Event::ScanSpent(_) => {}
             // Sizes are no matter of the policy.
             Event::ProviderArrived(_)

@@ -57,7 +57,7 @@ pub enum Refused {
          that observes (as vtmm), for a round or more"
     )]
     NoScans,
-    /// Nobody said where pages are.
+    /// No report said where pages are.
     #[error(
         "the log never says where the pages of {0} are, so there is nothing to start from: record from \
          the daemon's start on"

@@ -1,7 +1,7 @@
 //! The accesses that one VM's scans observed: windows, the part of each that is known, and the accessed bits as
 //! another policy would find them.
 //!
-//! An accessed bit stays set until a scan re-arms it. So what a scan found set and left so says nothing
+//! An accessed bit stays set until a scan re-arms it. So what a scan found set and left so shows nothing
 //! about the next window; what it found clear does, re-armed or not. A unit of 2 MiB counts once,
 //! accessed if any of its pages is.
 

@@ -19,7 +19,7 @@ pub struct ReplayReport {
     pub skipped: u64,
     /// The log ended in the middle of a record.
     pub cut_off: bool,
-    /// Why the recording was given up before its time, where the log says so.
+    /// Why the recording was given up before its time, if the log has it.
     pub given_up: Option<String>,
     /// Notes that qualify the figures.
     pub notes: Vec<String>,

@@ -184,8 +184,8 @@ impl Vm {
 
     /// Takes in another memory map: nothing of the old one counts, and no question about it is answered.
     pub fn ram_changed(&mut self, change: &RamChange) {
-        // Where it is not known, no page of it is told before it is. What the engine refuses counts as not known: its
-        // span may be more than there is memory for.
+        // If it is not known, no page of it is reported before it is. RAM that the engine refuses counts as not known:
+        // its span may be more than there is memory for.
         if let Ok(ram) = Ram::of(&change.ram, change.unit) {
             let span = ram.span_pages();
             self.span_pages = span;
@@ -223,7 +223,7 @@ impl Vm {
         [query, scan].contains(&Some(id))
     }
 
-    /// Takes a report in; says whether the whole VM is told now.
+    /// Takes a report in; returns whether the whole VM is reported now.
     pub fn placement(&mut self, report: &PlacementReport) -> bool {
         let Some((_, found)) = self.query.as_mut().filter(|(id, _)| *id == report.id) else {
             return false;

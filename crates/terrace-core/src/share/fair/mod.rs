@@ -4,7 +4,7 @@
 //! flows (CPU time) between those that want it. It leaves to others: what a VM gets above its right while
 //! others leave it ([`super::divide`]).
 //!
-//! A guest can make itself look as hot as it likes. So nothing that a guest shows goes into its right or
+//! A guest can make itself appear as hot as it likes. So nothing that a guest shows goes into its right or
 //! into another's: only weights, floors, ceilings and sizes of VMs do, which operators set.
 
 use super::pool::fill;
@@ -32,8 +32,8 @@ pub fn parts(bytes: u64, of: &[Part]) -> Vec<u64> {
     sizes
 }
 
-/// Divides `amount` by weight between those that want some of it: `(wanted, weight)` of each. Nobody gets more
-/// than it wants, what it leaves goes to the others, and who is not satisfied got in proportion to its weight.
+/// Divides `amount` by weight between those that want some of it: `(wanted, weight)` of each. None gets more
+/// than it wants, what it leaves goes to the others, and one that is not satisfied got in proportion to its weight.
 #[must_use]
 pub fn by_weight(amount: u64, wants: &[(u64, u32)]) -> Vec<u64> {
     let (caps, weights): (Vec<u64>, Vec<u32>) = wants.iter().copied().unzip();

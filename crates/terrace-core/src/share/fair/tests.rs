@@ -61,7 +61,7 @@ fn a_fully_observed_vm_borrows_unused_memory_and_returns_it() {
     assert_eq!(sizes(100, &[(90, ALL, 1), (10, 51, 1)]), [50, 50]);
     assert_eq!(sizes(100, &[(90, ALL, 1), (10, ALL, 1)]), [50, 50]);
     assert_eq!(sizes(100, &[(90, ALL, 1), (10, 80, 3)]), [25, 75]);
-    // What it holds and does not use is lent but for three quarters of its right.
+    // Memory that it holds and does not use is lent but for three quarters of its right.
     assert_eq!(sizes(100, &[(50, ALL, 1), (50, 0, 1)]), [63, 37]);
 }
 
@@ -77,7 +77,7 @@ fn cpu_time_goes_by_weight_if_it_is_short() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever the first VM shows and holds: the others get what they want up to their right, and what nobody
+    /// Whatever the first VM shows and holds: the others get what they want up to their right, and what no VM
     /// wants is not left lying.
     #[test]
     fn no_demand_of_a_vm_takes_what_is_anothers_right(

@@ -4,17 +4,17 @@
 //! have. It leaves to others: moving anything.
 //!
 //! The sizes are filled up step by step, each step for all VMs before the next one, and within a step
-//! by weight: nobody gets more than the step asks for him, what he leaves goes to the others, and who is
-//! not satisfied has got in proportion to his weight.
+//! by weight: no VM gets more than the step asks for it, what it leaves goes to the others, and one that is
+//! not satisfied has got in proportion to its weight.
 //! 1. Nothing is taken from what a VM holds under its lower limit, nor of pages that cannot be moved.
 //! 2. Each gets what it can use up to its lower limit, then
 //! 3. up to its nominal size, then
 //! 4. up to its upper limit.
-//! 5. Nobody else can use the rest. Where memory is released on demand, who holds it keeps it (up to his
-//!    upper limit), and may have his nominal size. Where it is released always, it stays in the pool.
+//! 5. No other VM can use the rest. If memory is released on demand, the VM that holds it keeps it (up to its
+//!    upper limit), and may have its nominal size. If it is released always, it stays in the pool.
 //!
 //! The paper has no step 3: there a VM that grew keeps what it uses, so one that slept while others
-//! grew would not get its memory back. The paper says nothing about weights either.
+//! grew would not get its memory back. The paper has nothing about weights either.
 
 use crate::config::PoolRelease;
 

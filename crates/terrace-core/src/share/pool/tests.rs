@@ -79,7 +79,7 @@ fn a_vm_without_heat_does_not_grow_at_the_cost_of_others() {
     assert_eq!(sizes, [25, 125]);
 }
 
-/// Gives byte by byte to whoever has got least for his weight in this step.
+/// Gives byte by byte to the VM that has got least for its weight in this step.
 fn naive_shares(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
     let protected = |c: &Claim| c.held.min(c.lower.max(c.unseen));
     let want = |c: &Claim| c.demand.min(c.upper).max(protected(c));

@@ -19,7 +19,7 @@ const BYTES_PER_S: u64 = 256 << 10;
 const BYTES_AT_ONCE: u64 = 512 << 10;
 /// Bytes that wait to be written; what is wanted then is said later.
 const MAX_WAITING: usize = 256 << 10;
-/// Time between two messages that tell the agent what is wanted, so that it knows of this end.
+/// Time between two messages with the wanted state for the agent, so that it knows of this end.
 const ORDERS_EVERY: Duration = Duration::from_secs(1);
 /// After how long half a frame is taken for one that will never be whole.
 const FRAME_PATIENCE: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ pub struct AgentLink {
     bytes: Allowance,
     watch: AgentWatch,
     orders: Orders,
-    /// The time when the orders were last told over this connection.
+    /// The time when the orders were last sent over this connection.
     said_at: Option<Tick>,
     out: Vec<u8>,
     waits_since: Option<Tick>,
@@ -86,7 +86,7 @@ impl AgentLink {
     }
 
     /// To be called several times a second: connects, reads, answers, and decides. Never fails, and holds up
-    /// nobody for longer than connecting may take.
+    /// the caller no longer than connecting may take.
     pub fn step(&mut self, now: Tick) {
         if self.stream.is_none() && now >= self.again_at {
             self.connect(now);
@@ -226,7 +226,7 @@ impl AgentLink {
         }
     }
 
-    /// The VM's RAM, as the hypervisor tells it now. A lie stays one.
+    /// The VM's RAM, as the hypervisor reports it now. A lie stays one.
     pub fn know_ram(&mut self, bytes: Option<u64>) {
         self.watch.know_ram(bytes);
     }
@@ -238,7 +238,7 @@ impl AgentLink {
             && self.queue(&HostMessage::Frames(frames))
     }
 
-    /// An operator says that an agent that lied is to be believed again: it is connected anew.
+    /// An operator's decision to believe an agent that lied again: it is connected anew.
     pub fn forgive(&mut self, now: Tick) {
         self.lose(now, "to be connected again");
         self.again_at = now;

@@ -1,4 +1,4 @@
-//! Whether an agent may go on managing its VM: a state machine over what it says and when.
+//! Whether an agent may continue to manage its VM: a state machine over its messages and their times.
 
 mod session;
 mod traffic;
@@ -20,7 +20,7 @@ use traffic::Traffic;
 pub struct WatchConfig {
     /// Time without a heartbeat after which the agent is silent.
     pub silence: Duration,
-    /// The VM's RAM, bytes; `None` if the hypervisor did not tell it.
+    /// The VM's RAM, bytes; `None` if the hypervisor did not report it.
     pub ram_bytes: Option<u64>,
     /// Most that an agent can have moved in a second, bytes.
     pub possible_bytes_per_s: u64,
@@ -50,7 +50,7 @@ pub enum AgentState {
     Silent(Tick),
     /// The agent speaks no version that this program speaks, in words.
     Refused(String),
-    /// The agent said something impossible, and is not believed until an operator says so.
+    /// The agent sent something impossible, and is not believed until an operator allows it.
     Lying(Lie),
 }
 
@@ -131,7 +131,7 @@ impl AgentWatch {
         }
     }
 
-    /// Takes in that the connection is there; whoever is at its other end has to say hello.
+    /// Takes in that the connection is there; the peer has to send its hello.
     pub fn connected(&mut self) {
         self.session = Session::default();
         self.traffic.connected();
@@ -270,12 +270,12 @@ impl AgentWatch {
         self.traffic.allow_again(now);
     }
 
-    /// The VM's RAM, as the hypervisor tells it now.
+    /// The VM's RAM, as the hypervisor reports it now.
     pub fn know_ram(&mut self, bytes: Option<u64>) {
         self.config.ram_bytes = bytes;
     }
 
-    /// Whether the agent said hello over this connection, in a version that is spoken here.
+    /// Whether the agent sent its hello over this connection, in a version that is spoken here.
     #[must_use]
     pub fn is_welcome(&self) -> bool {
         self.session.version().is_some()

@@ -260,7 +260,7 @@ fn lie_a_flood_of_heartbeats() {
         watch.state(),
         AgentState::Lying(Lie::Flood { .. })
     ));
-    // What waited while this program stood still for minutes is none.
+    // Messages that waited while this program stood still for minutes are no flood.
     let mut watch = trusted();
     counts.messages = 600;
     watch.met(at(300_000), counts, None);

@@ -1,10 +1,10 @@
-//! Whether a VM's RAM is still where its map says.
+//! Whether a VM's RAM is still where its map has it.
 //!
-//! Responsible for: looking before anything is done by a map and again before the result is believed, and for
+//! Responsible for: the check before anything is done by a map and again before the result is believed, and for
 //! remembering that a map does not hold any more. It leaves to others: what happens then.
 //!
-//! A look at the whole asks QEMU for its memory tree and takes some dozen questions. A short one asks nothing: it
-//! takes in the events that QEMU sent, compares what the process maps, and looks at the whole only if either tells of
+//! A check of the whole asks QEMU for its memory tree and takes some dozen questions. A short one asks nothing: it
+//! takes in the events that QEMU sent, compares what the process maps, and checks the whole only if either shows
 //! a change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ pub enum MapDoubt {
 
 /// The questions about a VM that a watch asks.
 pub(super) trait Witness: MemoryTree + Send {
-    /// Rises with each thing that QEMU told after which its RAM may be another one; asks nothing.
+    /// Rises with each thing that QEMU reported after which its RAM may be another one; asks nothing.
     fn memory_events(&self) -> u64;
 }
 
@@ -41,7 +41,7 @@ impl Witness for Monitor {
     }
 }
 
-/// Looks at one VM's map; shared by all that go by it.
+/// Checks of one VM's map; shared by all that go by it.
 #[derive(Debug)]
 pub struct MapWatch {
     root: HostRoot,
@@ -54,14 +54,14 @@ pub(super) struct State<W> {
     witness: W,
     pid: u32,
     layout: Layout,
-    /// Events before the last look at the whole that found the map as it was.
+    /// Events before the last check of the whole that found the map as it was.
     seen: Option<u64>,
     /// Once it is another one, it stays so.
     changed: Option<String>,
 }
 
 impl MapWatch {
-    /// Looks at a map by this monitor. Of one that was not read from a VM but given by its parts, nothing is looked at.
+    /// Checks of a map by this monitor. Of one that was not read from a VM but given by its parts, nothing is checked.
     #[must_use]
     pub fn new(
         root: HostRoot,
@@ -81,12 +81,12 @@ impl MapWatch {
     /// Compares the whole map; before a round.
     ///
     /// # Errors
-    /// If it changed, or cannot be told.
+    /// If it changed, or cannot be determined.
     pub fn check(&self) -> Result<(), MapDoubt> {
         self.checked(State::check)
     }
 
-    /// Compares what can be compared without a question to QEMU, and the whole if that tells of a change; before
+    /// Compares what can be compared without a question to QEMU, and the whole if that shows a change; before
     /// anything is done by the map, and before the result is believed.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl MapWatch {
         self.checked(State::glance)
     }
 
-    /// Rises with each thing that QEMU told after which the RAM may be another one; asks QEMU nothing.
+    /// Rises with each thing that QEMU reported after which the RAM may be another one; asks QEMU nothing.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.state().witness.memory_events()
@@ -107,7 +107,7 @@ impl MapWatch {
     ) -> Result<(), MapDoubt> {
         let mut state = self.state();
         let outcome = check(&mut state, &self.root);
-        // What /proc said may have been of another process.
+        // Figures of /proc may have been of another process.
         if !self.process.is_alive() {
             let ended = format!("process {} has ended", self.process.pid());
             return Err(MapDoubt::Unknown(ended));
@@ -148,7 +148,7 @@ impl<W: Witness> State<W> {
         if self.is_settled()? {
             return Ok(());
         }
-        // What is told while the map is read is looked at the next time.
+        // Events that come while the map is read are handled by the next check.
         let events = self.witness.memory_events();
         let now = match Layout::read(root, self.pid, &mut self.witness) {
             Ok((now, _)) => now,

@@ -9,7 +9,7 @@ use crate::qemu::{FlatRange, Memdev, QemuError};
 const MIB: u64 = 1 << 20;
 const HIGH: u64 = 1 << 32;
 
-/// A QEMU that answers what a test wants, and tells of what it wants.
+/// A QEMU that answers what a test wants, and sends the events that it wants.
 struct FakeQemu {
     tree: FakeTree,
     events: AtomicU64,
@@ -35,7 +35,7 @@ impl Witness for FakeQemu {
     }
 }
 
-/// The watch of a VM with 4 MiB of RAM and 4 more above 4 GiB, and what procfs says of it.
+/// The watch of a VM with 4 MiB of RAM and 4 more above 4 GiB, and its entries in procfs.
 fn watched() -> (State<FakeQemu>, Fixture, HostRoot) {
     let mut fixture = Fixture::new();
     let root = HostRoot::new(fixture.dir.path());

@@ -221,7 +221,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         }
     }
 
-    /// Asks where the open pages are: those in the target tier are done, those that are nowhere too.
+    /// Queries where the open pages are: those in the target tier are done, those that are nowhere too.
     fn settle(&self, batch: &mut Batch<'_>, to: TierId, there: MoveStatus) {
         let addresses = batch.open_addresses();
         let mut nodes = vec![NOT_ANSWERED; addresses.len()];
@@ -276,8 +276,8 @@ impl<'a> Batch<'a> {
 
 /// The scope of a move: the pages that may be moved. Of RAM that the hypervisor maps shared the second one to map a
 /// page is our worker, by right: without those pages nothing that was scanned would move. If it maps the RAM private,
-/// or if others are known to map the shared file too, a page that has a second mapper is somebody else's as well, and
-/// it stays.
+/// or if others are known to map the shared file too, a page that has a second mapper belongs to another process as
+/// well, and it stays.
 fn scope(is_shared: bool, others_map: bool) -> MoveScope {
     if is_shared && !others_map {
         MoveScope::Shared
@@ -294,7 +294,7 @@ fn refusal(answer: i32) -> MoveStatus {
         Some(errno) if errno > 0 && !matches!(errno, libc::EBUSY | libc::EAGAIN) => {
             MoveStatus::Failed(errno)
         }
-        // Also where the kernel stopped before it, or says a node that is no longer true.
+        // Also if the kernel stopped before it, or reports a node that is no longer true.
         _ => MoveStatus::Busy,
     }
 }
@@ -334,7 +334,7 @@ fn batches(items: &[Item], limit: usize) -> Vec<std::ops::Range<usize>> {
     batches
 }
 
-/// A unit's status from those of its items; the worst tells, but absent parts do not count.
+/// A unit's status from those of its items; the worst decides, but absent parts do not count.
 fn joined(statuses: impl Iterator<Item = MoveStatus>) -> MoveStatus {
     let rank = |status: &MoveStatus| match status {
         MoveStatus::Absent => 0,

@@ -14,14 +14,14 @@ use crate::{Finding, HostRoot};
 
 /// Most VMs that are found on a host.
 const MAX_VMS: usize = 1024;
-/// Most files of a folder of monitors that are looked at.
+/// Most files of a folder of monitors that are inspected.
 const MAX_FILES: usize = 1 << 16;
-/// Most findings of a look.
+/// Most findings of a discovery scan.
 pub(super) const MAX_FINDINGS: usize = 32;
 /// Most bytes of a socket's path: what fits a socket's address, and links that lead there.
 const MAX_PATH: usize = 255;
 
-/// The sources in which VMs are looked for.
+/// The sources in which VMs are searched for.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoveryConfig {
@@ -29,7 +29,7 @@ pub struct DiscoveryConfig {
     pub sockets: Vec<PathBuf>,
     /// Folders; every socket directly in them is taken for a monitor.
     pub folders: Vec<PathBuf>,
-    /// Whether to look for QEMU processes and read their command lines.
+    /// Whether to search for QEMU processes and read their command lines.
     pub processes: bool,
 }
 
@@ -38,12 +38,12 @@ pub struct DiscoveryConfig {
 pub struct Candidate {
     /// The monitor's socket.
     pub socket: PathBuf,
-    /// The QEMU processes whose command lines name it, oldest first. Which of them listens there, if any, is told by
+    /// The QEMU processes whose command lines name it, oldest first. Which of them listens there, if any, is known from
     /// the connection alone.
     pub claims: Vec<Hypervisor>,
 }
 
-/// A process that may be a VM's hypervisor, and what its command line says.
+/// A process that may be a VM's hypervisor, and the contents of its command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hypervisor {
     /// The process.
@@ -98,7 +98,7 @@ pub struct Discovery {
     pub findings: Vec<Finding>,
 }
 
-/// Looks for monitors. Nothing is connected to, and nothing is read of a process before it is known that it may be a
+/// Searches for monitors. Nothing is connected to, and nothing is read of a process before it is known that it may be a
 /// VM's. Of several monitors of one QEMU, one that the configuration names is taken, else the last on its command line
 /// (libvirt's own comes first).
 #[must_use]
@@ -122,7 +122,7 @@ pub fn discover(root: &HostRoot, config: &DiscoveryConfig, rules: &Rules) -> Dis
         }
     }
     let mut candidates: Vec<Candidate> = found.into_values().collect();
-    // Of a socket that only a folder has, nobody says that it is a VM's.
+    // Of a socket that only a folder has, nothing shows that it is a VM's.
     candidates.sort_by_key(|candidate| candidate.claims.is_empty());
     candidates.truncate(MAX_VMS);
     candidates.sort_by(|a, b| a.socket.cmp(&b.socket));
@@ -229,7 +229,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
     sockets
 }
 
-/// A process that was looked at; a refusal comes with the process's user, as far as it is known, and the reason.
+/// A process that was inspected; a refusal comes with the process's user, as far as it is known, and the reason.
 type Inspected = Result<Running, (Option<u32>, Refusal)>;
 
 /// A QEMU that runs.
@@ -246,7 +246,7 @@ fn foreign(root: &HostRoot, rules: &Rules, pid: u32) -> Option<u32> {
     Some(folder.uid()).filter(|uid| !rules.has_user(*uid))
 }
 
-/// The refusal of a process of such a user, if somebody may take it for a VM's.
+/// The refusal of a process of such a user, if an operator may take it for a VM's.
 fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Inspected> {
     let executable = who::executable(root, pid).ok()?;
     let refusal = || Err((Some(uid), who::foreign_user(uid)));
@@ -258,7 +258,7 @@ pub(super) fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -
     let mut found: Vec<Running> = Vec::new();
     for pid in pids(root) {
         let inspected = match foreign(root, rules, pid) {
-            // What is no VM is only worth a look while there is room to say so.
+            // A process that is no VM is only worth an inspection while there is room for the finding.
             Some(uid) if findings.has_room() => stranger(root, pid, uid),
             Some(_) => None,
             None => hypervisor(root, rules, pid),
@@ -301,7 +301,7 @@ fn hypervisor(root: &HostRoot, rules: &Rules, pid: u32) -> Option<Inspected> {
     if !rules.has_file(executable.file) && !who::is_named_like_qemu(&executable) {
         return None;
     }
-    // Between two looks at when it started, so that all of it is about one process.
+    // Between two reads of its start time, so that all of it is about one process.
     let started = start_time(&root.proc(), pid).ok()?;
     let facts = match ProcessFacts::read(root, pid) {
         Ok(facts) => facts,

@@ -161,7 +161,7 @@ fn a_vm_is_not_hidden_by_another_process_that_names_its_socket() {
     let got = host.discover(&[]);
     assert_eq!(claims(&got), [(socket.clone(), vec![7])]);
     assert!(got.findings.iter().any(|f| f.found.contains("process 5")));
-    // One that may be a VM takes nothing either: who listens there is told by the connection.
+    // One that may be a VM takes nothing either: the connection shows which process listens there.
     host.qemu(4, &["-qmp", &own, "-name", "b"]);
     assert_eq!(claims(&host.discover(&[])), [(socket, vec![4, 7])]);
 }
@@ -317,7 +317,7 @@ fn a_process_is_known_after_its_executable_was_replaced() {
         .unwrap();
     let config = HypervisorConfig {
         executables: vec![path.clone()],
-        // Where the tests run is not theirs to say.
+        // The tests do not choose the cgroup that they run in.
         own_cgroups: vec!["/*".into()],
         ..HypervisorConfig::default()
     };

@@ -1,8 +1,8 @@
 //! The registers that count: those of virtual CPUs that ran no nested guest around them.
 //!
 //! While a virtual CPU runs a nested guest, hypervisors report that guest's registers, and its CR3 is no
-//! table of the guest that is scanned. Where a guest's processor can nest (svm or vmx), KVM's statistics
-//! tell: `guest_mode` whether a virtual CPU is in a nested guest now, `nested_run` how often it entered one.
+//! table of the guest that is scanned. If a guest's processor can nest (svm or vmx), KVM's statistics
+//! show: `guest_mode` whether a virtual CPU is in a nested guest now, `nested_run` how often it entered one.
 //! Pure functions on what is not trusted; what they do not understand counts as nested.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +20,14 @@ const MAX_PATH: usize = 1024;
 
 /// The properties of a virtual CPU that let it run nested guests.
 pub(super) const FEATURES: [&str; 2] = ["svm", "vmx"];
-/// The statistics that tell of nested guests.
+/// The statistics that show nested guests.
 pub(super) const GUEST_MODE: &str = "guest_mode";
 pub(super) const NESTED_RUN: &str = "nested_run";
 
 /// The reason why a VM's registers do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncounted {
-    /// Nobody tells for an emulated VM.
+    /// An emulated VM has no such statistics.
     #[error(
         "its processor has svm or vmx, and an emulated VM (TCG) does not report when it runs a nested guest, whose \
          registers would be taken for its own: start it with -cpu MODEL,-svm"
@@ -162,7 +162,7 @@ fn nested(entry: &Any) -> Option<Nested> {
     Some(Nested { inside, runs })
 }
 
-/// Registers of each virtual CPU, without those that do not count. `around` is what the statistics told before and
+/// Registers of each virtual CPU, without those that do not count. `around` holds the statistics from before and
 /// after the registers were read; `None` if no virtual CPU can nest.
 pub(super) fn counted(
     vcpus: &[Vcpu],

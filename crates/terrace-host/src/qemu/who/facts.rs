@@ -59,8 +59,8 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    /// Reads the facts about a process. What it runs is read twice: it may become another program meanwhile. Whoever
-    /// relies on them holds the process by a pidfd and reads them again after what they were needed for.
+    /// Reads the facts about a process. The program is read twice: it may become another program meanwhile. A caller
+    /// that relies on them holds the process by a pidfd and reads them again after what they were needed for.
     ///
     /// # Errors
     /// If the process is gone, hidden, or just becomes another program.

@@ -231,7 +231,7 @@ fn may_be(what: &str, facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> R
     may_hold(what, &facts.folders, uid, rules)
 }
 
-/// Whether monitors may be in a folder: nobody but root and the VM's user can put another file in the place of one, in
+/// Whether monitors may be in a folder: only root and the VM's user can put another file in the place of one, in
 /// it or in any folder above it.
 ///
 /// # Errors
@@ -250,7 +250,7 @@ fn may_hold(
     uid: Option<u32>,
     rules: &Rules,
 ) -> Result<(), Refusal> {
-    // Above the socket each folder is its child's parent: in a sticky one nobody else can move the child away.
+    // Above the socket each folder is its child's parent: in a sticky one no other user can move the child away.
     for folder in folders {
         let path = shown(&folder.path);
         if !is_right(folder.owner, uid, rules) {

@@ -31,10 +31,10 @@ pub struct SocketFacts {
 }
 
 impl SocketFacts {
-    /// Follows all links, and looks at what is there and at every folder above.
+    /// Follows all links, and inspects the file at the end and every folder above.
     ///
     /// # Errors
-    /// If something on the way is not there or cannot be looked at.
+    /// If something on the way is not there or cannot be inspected.
     pub fn read(path: &Path) -> io::Result<Self> {
         let path = opener::real_path(path)?;
         let folders = match path.parent() {
@@ -44,7 +44,7 @@ impl SocketFacts {
         Self::below(path, folders)
     }
 
-    /// Looks at a socket directly in folders that were looked at; the path has no link above its last part.
+    /// Inspects a socket directly in folders that were inspected; the path has no link above its last part.
     ///
     /// # Errors
     /// If it is not there.
@@ -63,7 +63,7 @@ impl SocketFacts {
 pub(in crate::qemu) fn folders(folder: &Path) -> io::Result<Vec<Component>> {
     let component = |folder: &Path| {
         let meta = opener::link_metadata(folder)?;
-        // A link by now: somebody who may write there changes it under our hands.
+        // A link by now: a process that may write there changes it under our hands.
         if !meta.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }

@@ -51,10 +51,10 @@ impl Default for HypervisorConfig {
 }
 
 impl HypervisorConfig {
-    /// Checks what the file says.
+    /// Checks the file's contents.
     ///
     /// # Errors
-    /// Begins with the key that is wrong.
+    /// If a key is wrong; the text begins with it.
     pub fn check(&self) -> Result<(), String> {
         if let Some(path) = self.executables.iter().find(|path| !path.is_absolute()) {
             return Err(format!(
@@ -96,7 +96,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Looks the rules up on the host: an upgrade replaces executables, so that this is done before each look.
+    /// Resolves the rules on the host: an upgrade replaces executables, so that this is done before each scan.
     #[must_use]
     pub fn read(root: &HostRoot, config: &HypervisorConfig) -> (Self, Vec<Finding>) {
         let mut findings = Vec::new();
@@ -126,7 +126,7 @@ impl Rules {
             if let Ok(meta) = opener::metadata(&inside) {
                 files.insert(FileId::of(&meta));
             }
-            // What an upgrade replaces is known by where it really was.
+            // A file that an upgrade replaces is known by its real path.
             if let Ok(real) = opener::real_path(&inside) {
                 paths.insert(real);
             }
@@ -217,7 +217,7 @@ fn is_below(path: &str, above: &str) -> bool {
     }
 }
 
-/// The effective user of this process; root, who is allowed anyway, if it cannot be told.
+/// The effective user of this process; root, who is allowed anyway, if it cannot be determined.
 pub(super) fn own_uid() -> u32 {
     let status = opener::read(Path::new("/proc/self/status")).unwrap_or_default();
     super::facts::uids(&String::from_utf8_lossy(&status)).map_or(ROOT, |uids| uids[1])

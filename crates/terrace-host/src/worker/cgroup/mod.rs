@@ -1,7 +1,7 @@
 //! Puts a worker into the memory cgroup of its VM's hypervisor.
 //!
-//! What a worker faults in is charged to the cgroup that it is in: the VM's is where it belongs. That cgroup
-//! may be frozen or killed with the VM, so nobody may wait for a worker without a limit of time.
+//! Memory that a worker faults in is charged to the cgroup that it is in: the VM's is where it belongs. That cgroup
+//! may be frozen or killed with the VM, so no thread may wait for a worker without a limit of time.
 //!
 //! Best effort: a worker that stays in the daemon's cgroup does its work all the same.
 
@@ -39,7 +39,7 @@ impl ChargedTo {
         let Some(theirs) = Membership::of(&theirs)? else {
             return Ok(());
         };
-        // All VMs share the root's; there is nothing to tell apart.
+        // All VMs share the root's; there is nothing to distinguish.
         if theirs.path == "/" || Membership::of(&ours)?.as_ref() == Some(&theirs) {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //! the registers were read may have ended and its table may be data.
 //!
 //! A reset of the VM forgets nothing: RAM keeps its bytes. So nothing found before one counts after it. If a table in
-//! use cannot be told from one of an earlier boot, or from one that a process wrote, nothing is searched
+//! use cannot be distinguished from one of an earlier boot, or from one that a process wrote, nothing is searched
 //! ([`Withheld`]).
 
 use std::collections::{HashSet, VecDeque};
@@ -23,7 +23,7 @@ use terrace_proto::worker::Withheld;
 const HALVES: usize = 8;
 /// Kernel halves of before the last reset that are remembered, as digests of 8 bytes; as many of those since.
 const EARLIER: usize = 4_096;
-/// Virtual CPUs of one request for which a direct map is looked for in vain, each within milliseconds. Of the others
+/// Virtual CPUs of one request for which a direct map is searched for in vain, each within milliseconds. Of the others
 /// only those count that a known one proves.
 const MAX_UNPROVEN: usize = 8;
 
@@ -126,7 +126,7 @@ impl Roots {
         self.crowded_out.drain(..over);
     }
 
-    /// Looks in `extents` for tables like those that the last request's registers named; says why it does not for
+    /// Searches `extents` for tables like those that the last request's registers named; returns why it does not for
     /// some of them, if so.
     pub(super) fn search(
         &mut self,
@@ -194,7 +194,7 @@ impl Roots {
         roots
     }
 
-    /// Whether a frame still looks like a top-level table of the kernel in use that maps something for
+    /// Whether a frame still resembles a top-level table of the kernel in use that maps something for
     /// users; asked again and again during a walk.
     pub(super) fn is_live(&self, memory: &impl GuestTables, frame: Gfn) -> bool {
         self.kernel_of(memory, frame).is_some()

@@ -110,7 +110,7 @@ fn a_table_that_became_data_before_the_walk_is_not_walked() {
 fn a_nested_guests_register_is_not_walked() {
     let memory = guest();
     let mut roots = Roots::default();
-    // Frame 50 looks like a top-level table: one table, in which the word 0x81 maps the first GiB.
+    // Frame 50 resembles a top-level table: one table, in which the word 0x81 maps the first GiB.
     set(&memory, 50, 0, 0xa067);
     set(&memory, 50, 300, 0x3063);
     set(&memory, 3, 9, 0x81);
@@ -157,7 +157,7 @@ fn nothing_found_before_a_reset_counts_after_it() {
     assert_eq!(scan(&mut roots, &memory, &[2]), Ok(vec![2, 4, 6]));
     roots.forget();
     assert_eq!(scan(&mut roots, &memory, &[2]), Ok(vec![2]));
-    // The old kernel's half came again: its old tables cannot be told from new ones.
+    // The old kernel's half came again: its old tables cannot be distinguished from new ones.
     assert_eq!(
         search(&mut roots, &memory, &[2]),
         Some(Withheld::SeenBeforeReset)

@@ -14,7 +14,7 @@ pub(super) struct Allocator {
     scale: u64,
     /// Whether the guest's reclaim demotes.
     demotes: bool,
-    /// The next page that reclaim looks at.
+    /// The next page that reclaim tests.
     hand: u32,
 }
 
@@ -65,7 +65,7 @@ impl Allocator {
         space.below_limit(tier) * self.scale > mark
     }
 
-    /// The page that reclaim looks at next, out of `pages`.
+    /// The page that reclaim tests next, out of `pages`.
     pub(super) fn next_page(&mut self, pages: u32) -> u32 {
         let page = self.hand;
         self.hand = if page + 1 == pages { 0 } else { page + 1 };

@@ -1,19 +1,19 @@
 //! The devices that size a guest's nodes: virtio-mem, the balloon, HyperFlex.
 //!
 //! A device takes pages that the guest's kernel gives it, and gives them back. The pages that it holds of a node are
-//! free for nobody. The devices differ in the source of the pages:
+//! free for no program. The devices differ in the source of the pages:
 //!
 //! - **balloon**: `balloon_page_alloc` allocates without naming a node, so the kernel goes through the zonelist of
 //!   the node whose processor the worker runs on. Slow nodes have no processors: that is the first tier, then the
 //!   next. The first pass of `get_page_from_freelist` leaves each node its low watermark, the second
-//!   (`__alloc_pages_slowpath`) its min watermark. What was taken last is given back first
+//!   (`__alloc_pages_slowpath`) its min watermark. Pages that were taken last are given back first
 //!   (`balloon_page_list_enqueue` and `_dequeue` work at the list's head).
 //! - **hyperflex**: each tier's balloon allocates on its own node alone (`__GFP_THISNODE`).
 //! - **virtio-mem**: a block of 2 MiB is taken with what is in it; pages in use go elsewhere first
 //!   (`alloc_contig_range`). Which pages lie in a block is not simulated: all blocks of a node are used alike.
 //!
 //! If a node has nothing left to give, HyperFlex's allocation reclaims as the kernel's own do: pages not accessed
-//! since the last look are demoted, 32 at a time. The balloon's has nothing to gain by that: it would have taken the
+//! since the last check are demoted, 32 at a time. The balloon's has nothing to gain by that: it would have taken the
 //! free pages of the next node already. An allocation that fails is tried again after a fifth of a second
 //! (`fill_balloon`).
 //!
@@ -375,7 +375,7 @@ fn pages(bytes: &[u64], scale: u64) -> [u64; TIERS] {
     std::array::from_fn(|tier| bytes.get(tier).map_or(0, |b| b / scale / PAGE_SIZE))
 }
 
-/// Whether a page of the load is in a tier, and nobody is moving it.
+/// Whether a page of the load is in a tier, and is not being moved.
 fn is_settled(vm: &Vm, page: u32, tier: usize) -> bool {
     let space = &vm.space;
     let unit = space.second.first_data() + page;

@@ -97,7 +97,7 @@ impl Migrations {
             let before = migration.spent();
             let done = migration.work(vm, memory, ps);
             spent += migration.spent() - before;
-            // A page is told of before a vCPU can reach it in its new place.
+            // A page is reported before a vCPU can reach it in its new place.
             while let Some((wanted, outcome)) = migration.next_known() {
                 let (unit, to) = (unit_of(wanted.unit), wanted.to.0);
                 self.under_way -= u64::from(take(&mut self.migrating, unit));

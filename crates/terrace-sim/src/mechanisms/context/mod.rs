@@ -32,7 +32,7 @@ pub enum Stage {
     Migrate,
 }
 
-/// The state that is kept for a mechanism.
+/// The state that is stored for a mechanism.
 #[derive(Debug)]
 pub struct State {
     setup: Setup,
@@ -237,8 +237,8 @@ impl Context<'_> {
         self.space.second.units_of(self.state.second(unit))
     }
 
-    /// Splits the 2 MiB page that a unit stands for, unless it is migrated; returns whether it did. All translations are
-    /// flushed when this call is over.
+    /// Splits the 2 MiB page that a unit stands for, unless it is migrated; returns whether it did. All translations
+    /// are flushed when this call is over.
     pub fn split(&mut self, unit: Unit) -> bool {
         if self.is_migrating(unit) || self.units_of(unit) == 1 {
             return false;
@@ -394,7 +394,7 @@ impl Context<'_> {
     }
 
     /// Moves one unit at once, by the thread or vCPU that runs now: unmapped, copied, mapped. Returns whether it was
-    /// moved. A fault's own page needs no shootdown: nobody has a translation of a page with a hint.
+    /// moved. A fault's own page needs no shootdown: no vCPU has a translation of a page with a hint.
     pub fn migrate_now(&mut self, unit: Unit, to: u8) -> bool {
         let Some(from) = self.tier(unit) else {
             return false;
@@ -418,9 +418,9 @@ impl Context<'_> {
 
     /// Migrates units, each to a tier, by the mechanism's movers; the outcomes are reported
     /// ([`super::Mechanism::moved`]). For an exchange, each two consecutive units change places. Units that
-    /// already migrate are left out (of an exchange, with their partner). Transactions are made page by page, everything else
-    /// in batches. Whole 2 MiB pages and parts of split ones should not be in one migration: its batches would be small
-    /// for both.
+    /// already migrate are left out (of an exchange, with their partner). Transactions are made page by page,
+    /// everything else in batches. Whole 2 MiB pages and parts of split ones should not be in one migration: its
+    /// batches would be small for both.
     pub fn submit(&mut self, wanted: &[(Unit, u8)], kind: MigrationMode) {
         let by = if kind == MigrationMode::Exchange {
             2

@@ -49,7 +49,7 @@ impl ThreadTime {
         self.left = self.left.saturating_sub_unsigned(ps);
     }
 
-    /// Adds time that somebody else spent because of the mechanism.
+    /// Adds time that another thread spent because of the mechanism.
     pub(super) fn add(&mut self, stage: Stage, ps: u64) {
         match stage {
             Stage::Track => self.spent.track += ps,

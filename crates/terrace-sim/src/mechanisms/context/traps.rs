@@ -1,4 +1,4 @@
-//! Traps: the accesses that a mechanism is told of.
+//! Traps: the accesses that are reported to a mechanism.
 
 use terrace_proto::PageBitmap;
 

@@ -5,7 +5,7 @@
 //! marked already goes to the active list (`folio_check_references`). The other pages are demoted to the next node
 //! (`demote_folio_list`), 32 at a time, unmapped and flushed together. From the active list's tail, pages go to the
 //! inactive list, A set or not (`shrink_active_list`), while the inactive list is low (`inactive_is_low`). kswapd
-//! looks through a 4,096th of the lists, then through twice as much and so on (`balance_pgdat`), until the node has
+//! scans a 4,096th of the lists, then through twice as much and so on (`balance_pgdat`), until the node has
 //! enough free memory; after 16 times in vain it gives the node up (`MAX_RECLAIM_RETRIES`).
 //!
 //! Left out: file pages, swap (a page that cannot be demoted is activated, as in a system without swap), memory
@@ -77,7 +77,7 @@ struct Kswapd {
     awake: bool,
     priority: u32,
     in_round: bool,
-    /// Units of the inactive and the active list that are still to be looked at in this round.
+    /// Units of the inactive and the active list that are still to be scanned in this round.
     left: [u64; 2],
     deactivates: bool,
     wanted: u64,
@@ -272,7 +272,7 @@ impl Reclaim {
         };
         let wanted = (mark / self.per_unit).max(CLUSTER);
         let deactivates = self.inactive_is_low(tier);
-        // Where nothing can be demoted to, anonymous pages are left alone.
+        // If there is no tier to demote to, anonymous pages are left alone.
         let is_last = usize::from(tier) + 1 == self.nodes.len();
         let (inactive, active) = (self.lists.len(2 * tier), self.lists.len(2 * tier + 1));
         let node = &mut self.nodes[usize::from(tier)];
@@ -288,7 +288,7 @@ impl Reclaim {
         demotion.begin(context, tier, wanted);
     }
 
-    /// Ends the round: the next one looks through more, if this one was too short or in vain.
+    /// Ends the round: the next one scans more, if this one was too short or in vain.
     fn end(&mut self, context: &mut Context, tier: u8) {
         if self.inactive_is_low(tier) {
             self.deactivate(context, tier, CLUSTER);

@@ -20,7 +20,7 @@ const SCAN_SIZE: u64 = 256 << 20;
 /// Address space that a window may go through, as a multiple of the part that it may change.
 const VIRTUAL: u64 = 8;
 
-/// Units between two looks at the clock: a table's leaves.
+/// Units between two reads of the clock: a table's leaves.
 const STEP: u32 = 512;
 
 /// A window under way.
@@ -73,7 +73,7 @@ impl Scanner {
         self.rounds
     }
 
-    /// Continues the scan if it is due, as long as there is time; `hinted` is told of each page that gets a hint.
+    /// Continues the scan if it is due, as long as there is time; `hinted` is called for each page that gets a hint.
     pub fn work(&mut self, context: &mut Context, mut hinted: impl FnMut(Unit)) {
         if self.window.is_none() {
             if !self.period.is_over(context.now_ns()) || self.units == 0 {

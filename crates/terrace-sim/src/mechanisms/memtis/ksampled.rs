@@ -19,7 +19,7 @@ const BUFFER: usize = 327;
 /// thousandths of a processor.
 const QUOTA: (u64, u64) = (30, 5);
 
-/// Time between two looks at the processor time of `ksampled`, ns.
+/// Time between two checks of the processor time of `ksampled`, ns.
 const QUOTA_EVERY: u64 = 15_000_000_000;
 
 /// The thread that takes samples.
@@ -27,7 +27,7 @@ const QUOTA_EVERY: u64 = 15_000_000_000;
 pub(super) struct Ksampled {
     /// Index of the period; `None` before it has begun.
     period: Option<usize>,
-    /// Processor time taken since the last look at it, ps.
+    /// Processor time taken since the last check of it, ps.
     used_ps: u64,
     quota_at: u64,
 }
@@ -65,7 +65,7 @@ impl Ksampled {
         self.used_ps += ps;
     }
 
-    /// Adapts the period to the share of the processor that was taken, if a look at it is due.
+    /// Adapts the period to the share of the processor that was taken, if a check of it is due.
     pub(super) fn keep_quota(&mut self, context: &mut Context) {
         let Some(period) = self.period.filter(|_| context.now_ns() >= self.quota_at) else {
             return;

@@ -116,7 +116,7 @@ impl Memtis {
         }
     }
 
-    /// Begins a cooling: all counts are halved, that of each page when it is looked at or when the walk comes to it.
+    /// Begins a cooling: all counts are halved, that of each page when it is tested or when the walk comes to it.
     fn begin_cooling(&mut self, context: &Context) {
         self.counts.tick();
         if self.walks.want_cooling() {
@@ -217,7 +217,7 @@ impl Memtis {
     }
 
     fn promote(&mut self, context: &mut Context) {
-        // What goes down now makes room for the next time.
+        // Pages that go down now make room for the next time.
         let room = context.free(0).saturating_sub(promotion_mark(context));
         let (mut up, mut units) = (Vec::new(), 0);
         for tier in 1..self.lru.tiers() {

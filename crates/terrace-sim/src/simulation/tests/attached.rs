@@ -9,7 +9,7 @@ use crate::simulation::{Options, Simulation};
 
 const PAGES: Unit = 8;
 
-/// A mechanism that sends pages down, and checks after each quantum that it was told of each page that is there.
+/// A mechanism that sends pages down, and checks after each quantum that each page that is there was reported to it.
 struct Watcher {
     reported: u64,
     sent: bool,

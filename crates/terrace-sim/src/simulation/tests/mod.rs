@@ -28,7 +28,7 @@ workload = { kind = "phases", duration = "20s", of = [
 ] }
 "#;
 
-/// The actions of the first round; with `flip`, A of a page that nobody touches is set in the middle of its first
+/// The actions of the first round; with `flip`, A of a page that no load touches is set in the middle of its first
 /// window.
 fn actions(flip: bool) -> Vec<Action> {
     let scenario = Scenario::parse(SCENARIO, "flip", Path::new(".")).unwrap();

@@ -295,7 +295,7 @@ impl Run {
 }
 
 impl Source for Run {
-    /// Gives at most the rest of one draw, so that the time is looked at after each draw.
+    /// Gives at most the rest of one draw, so that the time is checked after each draw.
     fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize {
         if self.left == 0 && !self.draw(now_ns) {
             return 0;

@@ -303,7 +303,7 @@ fn a_search_visits_every_vertex_once_and_each_of_its_edges() {
     let reads = share(run, |access| {
         line(access) >= edges && line(access) < properties
     });
-    // Each edge looks at a neighbour; offsets, edges and the queue are the rest.
+    // Each edge reads a neighbour; offsets, edges and the queue are the rest.
     assert!((0.6..0.9).contains(&reads), "{reads}");
     let low = run
         .iter()

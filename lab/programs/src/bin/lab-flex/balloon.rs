@@ -48,7 +48,7 @@ pub struct Balloons {
     pub tiers: Vec<Tier>,
     pub manner: Manner,
     pub generation: u32,
-    /// Whether the guest has not been told the targets.
+    /// Whether the guest has not been sent the targets.
     pub has_news: bool,
     /// The guest's last statistics: tag, tier, value.
     pub statistics: Vec<(u16, u16, u64)>,
@@ -137,7 +137,7 @@ impl Balloons {
         Ok(8)
     }
 
-    /// The event that tells the targets.
+    /// The event with the targets.
     pub fn event(&self) -> Vec<u8> {
         let mut event = Vec::new();
         event.extend(1_u32.to_le_bytes());

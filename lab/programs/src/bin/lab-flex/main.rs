@@ -1,6 +1,6 @@
-//! A HyperFlex device for tests of the guest driver: small, and it misbehaves when told to.
+//! A HyperFlex device for tests of the guest driver: small, and it misbehaves on request.
 //!
-//! The device is no part of the product. It checks nothing that a guest says beyond what keeps this program alive,
+//! The device is no part of the product. It checks nothing that a guest sends beyond what keeps this program alive,
 //! serves one guest and ends with it.
 //!
 //! `lab-flex SOCKET CONTROL ORDERS TIER_BYTES…`: the vhost-user socket, the socket on which tests give

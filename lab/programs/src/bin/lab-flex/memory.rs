@@ -136,7 +136,7 @@ impl Memory {
 impl Drop for Region {
     fn drop(&mut self) {
         let size = usize::try_from(self.size).unwrap_or_default();
-        // SAFETY: mapped by `map` with this size, and nobody else has the address.
+        // SAFETY: mapped by `map` with this size, and nothing else has the address.
         unsafe { libc::munmap(self.mapped.as_ptr().cast(), size) };
     }
 }

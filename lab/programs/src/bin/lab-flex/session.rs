@@ -17,7 +17,7 @@ const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// The protocol features MQ, REPLY_ACK and CONFIG.
 const FEATURES: u64 = 1 | 1 << 3 | 1 << 9;
 
-/// The bits of a message's first number that name the queue, and the bit that says that no file comes with it.
+/// The bits of a message's first number that name the queue, and the bit that shows that no file comes with it.
 const QUEUE_MASK: u64 = 0xff;
 const NO_FILE: u64 = 0x100;
 

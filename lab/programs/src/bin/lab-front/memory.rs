@@ -96,7 +96,7 @@ fn create(bytes: usize) -> Result<OwnedFd> {
     // SAFETY: the name is a string that ends with a zero.
     let fd = unsafe { libc::memfd_create(c"tier".as_ptr(), libc::MFD_CLOEXEC) };
     ensure!(fd >= 0, "memfd: {}", std::io::Error::last_os_error());
-    // SAFETY: it was just opened and nobody else has it.
+    // SAFETY: it was just opened and nothing else has it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a call without pointers.
     let failed = unsafe { libc::ftruncate(file.as_raw_fd(), i64::try_from(bytes)?) };

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection, with the memory that holds its queues.
 pub struct Session<'a> {
-    /// The connection; the device goes on as long as it is open.
+    /// The connection; the device runs as long as it is open.
     _stream: UnixStream,
     queues: &'a Tier,
     kicks: Vec<File>,
@@ -138,6 +138,6 @@ fn eventfd() -> Result<File> {
     // SAFETY: a call without pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     ensure!(fd >= 0, "eventfd: {}", std::io::Error::last_os_error());
-    // SAFETY: it was just opened and nobody else has it.
+    // SAFETY: it was just opened and nothing else has it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

@@ -71,7 +71,7 @@ impl Anonymous {
     /// Whether every word of a page is what `word` gives for its number.
     pub fn holds(&self, page: usize, word: impl Fn(usize) -> u64) -> bool {
         (0..WORDS).all(|number| {
-            // SAFETY: see `at`. Volatile, because what somebody else did to it is the question.
+            // SAFETY: see `at`. Volatile, because a change by another program is what is tested.
             unsafe { self.at(page, number).read_volatile() == word(number) }
         })
     }
@@ -79,7 +79,7 @@ impl Anonymous {
     /// Reads every word of a page, with its number.
     pub fn each(&self, page: usize, mut word: impl FnMut(usize, u64)) {
         for number in 0..WORDS {
-            // SAFETY: see `at`. Volatile, because what somebody else did to it is the question.
+            // SAFETY: see `at`. Volatile, because a change by another program is what is tested.
             word(number, unsafe { self.at(page, number).read_volatile() });
         }
     }

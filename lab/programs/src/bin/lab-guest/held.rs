@@ -1,5 +1,5 @@
-//! Memory full of words that look like page-table entries: whoever takes a page of it for a table finds entries that
-//! lead to more of it, and each bit that is changed there is noticed.
+//! Memory full of words that resemble page-table entries: a program that takes a page of it for a table finds entries
+//! that lead to more of it, and each bit that is changed there is noticed.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Held {
     }
 
     /// Number of pages and words that are not as they were filled, and a sum over all words, which shows what
-    /// somebody else wrote there.
+    /// another program wrote there.
     pub fn state(&self) -> Value {
         let (mut pages, mut words, mut sum) = (0_u64, 0_u64, 0_u64);
         for (number, part) in self.parts.iter().enumerate() {

@@ -3,7 +3,8 @@
 //! It fills a region with a pattern, keeps touching a scattered hot set in it, and answers questions
 //! on a virtio-serial port: which guest frames are hot, and is every byte still what it should be.
 //! When asked to, it lets processes come and go beside that, or has pages that are special to a kernel:
-//! freed lazily, of processes that sleep, in the page cache alone, full of words like entries; or it starts the guest agent beside itself.
+//! freed lazily, of processes that sleep, in the page cache alone, full of words like entries; or it starts the guest
+//! agent beside itself.
 
 mod agent;
 mod anonymous;
@@ -77,7 +78,7 @@ fn fill(options: &Options) -> Result<Region> {
     Ok(region)
 }
 
-/// Passes over the hot set until the end of the machine, with a look at the port in between.
+/// Passes over the hot set until the end of the machine, with a check of the port in between.
 fn serve(port: &mut File, guest: &mut Guest, pause_ms: i32) -> Result<()> {
     let mut line = Vec::new();
     loop {
@@ -115,7 +116,7 @@ fn wait_for_input(port: &File, timeout_ms: i32) -> Result<bool> {
     }
     let hung_up = request.revents & libc::POLLHUP != 0;
     if hung_up {
-        // Nobody listens on the other side; poll would return at once for ever.
+        // No process listens on the other side; poll would return at once for ever.
         thread::sleep(Duration::from_millis(20));
     }
     Ok(ready > 0 && !hung_up)

@@ -78,7 +78,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     if unsafe { libc::pipe(ends.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error()).context("cannot make a pipe");
     }
-    // SAFETY: the kernel just made both, and nobody else has them.
+    // SAFETY: the kernel just made both, and nothing else has them.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 

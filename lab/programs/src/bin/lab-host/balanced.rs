@@ -1,7 +1,7 @@
 //! Guest RAM that NUMA balancing may place.
 //!
 //! Of a shared mapping of a file on tmpfs, the kernel (`vma_policy_mof`) asks the file for a policy, and
-//! leaves the memory alone unless that policy says that pages may move on a fault. QEMU cannot set such
+//! leaves the memory alone unless that policy permits moves on a fault. QEMU cannot set such
 //! a policy, so it is set here, on the file, before QEMU starts.
 
 use std::fs::File;
@@ -34,7 +34,7 @@ pub fn create(path: &str, bytes: u64) -> Result<()> {
 fn set_policy(file: &File, bytes: usize) -> io::Result<()> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let descriptor = file.as_raw_fd();
-    // SAFETY: a fresh mapping at an address of the kernel's choice; nobody else uses it.
+    // SAFETY: a fresh mapping at an address of the kernel's choice; nothing else uses it.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

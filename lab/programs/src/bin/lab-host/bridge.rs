@@ -24,7 +24,7 @@ pub fn bridge(mut port: File, mut guest: UnixStream) -> Result<()> {
             let Ok(read @ 1..) = guest.read(&mut chunk) else {
                 return Ok(());
             };
-            // A write to a port that nobody listens to waits for a listener; drop it instead.
+            // A write to a port without a listener waits for one; drop it instead.
             if !client.hung_up {
                 port.write_all(&chunk[..read])
                     .context("writing to the port")?;

@@ -35,7 +35,7 @@ pub fn run(channel: &mut Channel, request: &Run) -> Result<()> {
         let err_fd = if open.1 { stderr.as_fd() } else { end.as_fd() };
         let [ended, _, _, client] =
             poll::wait([end.as_fd(), out_fd, err_fd, channel.port.as_fd()], -1)?;
-        // Look for the end before the pipes are read: what was written before it is then there.
+        // The end is checked before the pipes are read: what was written before it is then there.
         open.0 = open.0 && forward(channel, FrameKind::Stdout, &mut stdout)?;
         open.1 = open.1 && forward(channel, FrameKind::Stderr, &mut stderr)?;
         if ended.readable {

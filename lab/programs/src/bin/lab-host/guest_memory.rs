@@ -1,7 +1,7 @@
 //! From guest frame numbers to addresses in QEMU, independently of the product under test.
 //!
 //! The guest's RAM is one mapping, smaller than 3 GiB, so the offset in it is the guest physical address;
-//! `/proc/PID/maps` says where QEMU has it. That of a guest with private RAM has no name and is by far
+//! `/proc/PID/maps` shows where QEMU has it. That of a guest with private RAM has no name and is by far
 //! the largest one without.
 
 use std::fs;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub struct Ready {
     /// Whether something can be read, or the end has been reached.
     pub readable: bool,
-    /// Whether the other side is gone (for a virtio-serial port: nobody is connected at the moment).
+    /// Whether the other side is gone (for a virtio-serial port: no client is connected at the moment).
     pub hung_up: bool,
 }
 
@@ -43,7 +43,7 @@ pub fn process_end(pid: u32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let descriptor = i32::try_from(result).map_err(io::Error::other)?;
-    // SAFETY: the kernel just returned this descriptor and nobody else owns it.
+    // SAFETY: the kernel just returned this descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

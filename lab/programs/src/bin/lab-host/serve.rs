@@ -1,7 +1,7 @@
 //! The control channel's end in L1.
 //!
 //! One client at a time, one request at a time. The channel outlives its clients: a client that
-//! goes away, or a machine that is restored from a snapshot, just means that the next one says hello.
+//! goes away, or a machine that is restored from a snapshot, just means that the next one sends its hello.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Reads the bytes that are there, waiting for them if there are none; false if nobody is connected.
+    /// Reads the bytes that are there, waiting for them if there are none; false if no client is connected.
     pub fn read_more(&mut self) -> Result<bool> {
         let mut chunk = vec![0; 256 << 10];
         let read = self

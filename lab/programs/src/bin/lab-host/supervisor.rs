@@ -101,7 +101,7 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
 }
 
 /// The processor model of the guest. L1's own processor can run nested guests, and so could every guest's that is
-/// given the same: of the first one KVM has to tell that it runs none, before its registers count. All others could
+/// given the same: of the first one KVM has to report that it runs none, before its registers count. All others could
 /// not.
 fn processor_model(spec: &VmSpec) -> &'static str {
     if spec.truth_port == vm::truth_port(1) {
@@ -138,7 +138,7 @@ fn one_node(spec: &VmSpec) -> Options {
     ]
 }
 
-/// Options for a node per tier, described to the guest as L1's are to L1. Nobody moves these pages: they are bound.
+/// Options for a node per tier, described to the guest as L1's are to L1. These pages are not moved: they are bound.
 fn two_nodes(spec: &VmSpec) -> Options {
     let slow_mib = spec.memory_mib.saturating_sub(spec.fast_mib);
     let mut options = vec![("-machine", "q35,hmat=on,graphics=off".to_owned())];
@@ -207,7 +207,7 @@ fn append_agent(spec: &VmSpec) -> Result<()> {
 fn kernel_command_line(spec: &VmSpec) -> String {
     // pti=on makes every entry into the guest's kernel flush its translations, without which an
     // emulated CPU keeps the hottest pages in its TLB and never sets their accessed bits again.
-    // pci=lastbus=0 keeps Linux from looking for devices on 255 empty buses, at two exits a look.
+    // pci=lastbus=0 keeps Linux from searching for devices on 255 empty buses, at two exits a probe.
     format!(
         "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} thp={} node={} pause_ms={}",
         spec.region_mib,

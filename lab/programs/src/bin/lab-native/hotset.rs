@@ -22,7 +22,7 @@ struct Process {
     mappings: Mappings,
 }
 
-/// Touches the hot set until it is told to quit or is killed.
+/// Touches the hot set until it is asked to quit or is killed.
 pub fn run(spec: &HotSet) -> Result<()> {
     numa::pin(spec.processor).context("cannot keep to a processor")?;
     let mut partner = Partner::new()?;

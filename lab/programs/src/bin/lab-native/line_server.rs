@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use terrace_lab_programs::native;
 
-/// Longest wait for a client: one that says nothing must not stop the workload for long.
+/// Longest wait for a client: one that sends nothing must not stop the workload for long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct LineServer(UnixListener);

@@ -1,6 +1,6 @@
 //! A process to take turns with.
 //!
-//! An emulated processor keeps translations of hot pages in its software TLB and never looks at their
+//! An emulated processor keeps translations of hot pages in its software TLB and never reads their
 //! entries again, so that accessed bits that were cleared stay clear. It drops them when another process's
 //! page tables are loaded.
 
@@ -58,7 +58,7 @@ fn pipe() -> Result<(File, File)> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(std::io::Error::last_os_error()).context("cannot make a pipe");
     }
-    // SAFETY: the kernel just made both, and nobody else has them.
+    // SAFETY: the kernel just made both, and nothing else has them.
     let [from, to] = ends.map(|end| File::from(unsafe { OwnedFd::from_raw_fd(end) }));
     Ok((from, to))
 }

@@ -21,7 +21,7 @@ pub struct Choice {
     pub finding: Finding,
 }
 
-/// Looks for a PMU that can sample accesses and tries it.
+/// Searches for a PMU that can sample accesses and tries it.
 #[must_use]
 pub fn choose(root: &HostRoot) -> Choice {
     choose_with(root, &Kernel)

@@ -1,4 +1,4 @@
-//! Fake trees, and a kernel that answers as told.
+//! Fake trees, and a kernel that answers as the test wants.
 
 use std::fs;
 use std::io::{self, Write};
@@ -65,7 +65,7 @@ impl Opener for Answers {
     }
 }
 
-/// The choice if every event can be opened. `None` if this machine opens none at all; the test says so past the
+/// The choice if every event can be opened. `None` if this machine opens none at all; the test prints so past the
 /// harness's capture.
 fn chosen(test: &str, dir: &Path) -> Option<Choice> {
     let answer = Answers(0).open(&EventAttr::default(), Scope::Cpu(0), None);
@@ -291,7 +291,7 @@ fn ibs_is_asked_for_as_its_driver_wants_it() {
     assert_eq!(recipe.kind.name(), "ibs");
     let attr = recipe.events[0].attr;
     assert_eq!((attr.pmu, attr.config, attr.precise), (11, 0, 0));
-    // perf_ibs_init: EINVAL where the low four bits of the period are set, or anything is excluded.
+    // perf_ibs_init: EINVAL if the low four bits of the period are set, or anything is excluded.
     assert_eq!(attr.period % 16, 0);
     assert!(!attr.exclude_kernel && !attr.exclude_guest && !attr.exclude_hypervisor);
     assert!(choice.finding.found.contains("not run on hardware"));

@@ -1,6 +1,6 @@
 //! Addresses of some keys' values in redis-server's memory.
 //!
-//! `DEBUG OBJECT` tells a key's object; the object holds a pointer to the value's bytes. Both are read from the
+//! `DEBUG OBJECT` shows a key's object; the object holds a pointer to the value's bytes. Both are read from the
 //! process's memory, and the bytes must be those of the key's present value: nothing rests on beliefs about redis'
 //! structures.
 

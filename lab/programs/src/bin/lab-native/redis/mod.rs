@@ -46,7 +46,7 @@ struct Keys {
     errors: u64,
 }
 
-/// Sends requests until it is told to quit or is killed.
+/// Sends requests until it is asked to quit or is killed.
 pub fn run(spec: &Load) -> Result<()> {
     numa::pin(spec.processor).context("cannot keep to a processor")?;
     let mut keys = Keys::new(spec)?;

@@ -9,7 +9,7 @@ pub struct Values {
 /// Bytes of a value's header: its key's number and its version.
 pub const HEADER_BYTES: usize = 16;
 
-/// Number of words of which [`Values::spot_check`] looks at one.
+/// Number of words of which [`Values::spot_check`] checks one.
 const SPOT_CHECK_STRIDE: usize = 64;
 
 impl Values {
@@ -46,8 +46,8 @@ impl Values {
         content
     }
 
-    /// Whether a value looks like this version of this key's: a few words of each page, since a load that
-    /// looks at all of them is slower than the server.
+    /// Whether a value resembles this version of this key's: a few words of each page, since a load that
+    /// checks all of them is slower than the server.
     pub fn spot_check(&self, key: usize, version: u32, value: &[u8]) -> bool {
         let (found, rest) = value.as_chunks::<8>();
         let is = |(at, word): (usize, u64)| found.get(at) == Some(&word.to_le_bytes());
