@@ -67,13 +67,13 @@ impl Shared {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device once the chain at hand has ended, which is told to end: the hypervisor waits.
+    /// The device, once the current chain has ended; it is requested to end, as the hypervisor waits.
     pub(crate) fn interrupt(&self) -> MutexGuard<'_, Device> {
         let _request = self.halt.request();
         self.device()
     }
 
-    /// Lets the queues' thread look at what changed.
+    /// Wakes the queues' thread, so that it sees the change.
     pub(crate) fn poke(&self) {
         // A full counter has woken it already.
         let _ = self.poke.write(1);
@@ -177,7 +177,7 @@ impl VhostUserBackend for Backend {
     ) -> io::Result<()> {
         let mut device = self.shared.device();
         if event == self.timer_event() {
-            // It was read as readable; what it counts does not matter.
+            // It was read as readable; its count does not matter.
             let _ = self.timer().wait();
         } else if event == self.poke_event() {
             let _ = self.shared.poke.read();
