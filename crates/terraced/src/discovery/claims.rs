@@ -37,7 +37,7 @@ impl Claims {
         self.lock().by_host.contains(vm)
     }
 
-    /// Asks for another look at a VM: the discoverer's knowledge of it may be old.
+    /// Requests another inspection of a VM: the discoverer's knowledge of it may be old.
     pub fn reinspect(&self, vm: &str) {
         self.lock().reinspect.insert(vm.to_owned());
     }
