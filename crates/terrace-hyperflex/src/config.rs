@@ -44,7 +44,7 @@ pub struct Args {
     /// Default: no limit but the tiers' own sizes.
     #[arg(long, value_name = "SIZE")]
     pub total: Option<ByteSize>,
-    /// Page sizes that are taken. If huge pages back the memory, say 2MiB alone.
+    /// Page sizes that are taken. If huge pages back the memory, give 2MiB alone.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values_t = [PageArg::Base, PageArg::Huge])]
     pub pages: Vec<PageArg>,
     /// Seconds between the guest's statistics, 0 for none.

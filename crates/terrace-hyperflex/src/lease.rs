@@ -28,7 +28,7 @@ pub const WAITING: Duration = Duration::from_millis(5);
 pub enum Holders {
     /// No process has the memory but the hypervisor and the daemon's own.
     Nobody,
-    /// Somebody has it; who, in words.
+    /// Another process has it; its description.
     Somebody(String),
     /// That could not be seen; why.
     Unknown(String),

@@ -29,7 +29,7 @@ impl Halt {
         HaltRequest(&self.0)
     }
 
-    /// Whether anybody requested it and still does.
+    /// Whether a thread requested it and still does.
     #[must_use]
     #[inline]
     pub fn is_requested(&self) -> bool {
@@ -66,8 +66,8 @@ pub struct Work<'a> {
 }
 
 impl Ring {
-    /// Begins to work on it; `None` if it is not set up or not enabled. Look at [`Ring::halt`] before, so that who
-    /// changes it comes first, and while at work.
+    /// Begins to work on it; `None` if it is not set up or not enabled. Check [`Ring::halt`] before and while at work,
+    /// so that a thread that changes it comes first.
     #[must_use]
     pub fn work(&self) -> Option<Work<'_>> {
         // The lock comes first: every thread that changes the ring holds it too, so the values read here stay valid.
@@ -221,7 +221,7 @@ impl VringT<Memory> for Ring {
         self.change(|vring| vring.set_queue_ready(ready));
     }
 
-    // Descriptors are no part of what a chain works on, and the library locks them by itself: no wait is needed.
+    // Descriptors are no part of a chain's work, and the library locks them by itself: no wait is needed.
     fn set_kick(&self, file: Option<File>) {
         self.vring.set_kick(file);
     }

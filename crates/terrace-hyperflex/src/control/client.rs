@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// Orders what each tier shall have, bytes, fastest first; `None` leaves a tier alone. Returns at once, with the
+    /// Orders the sizes of the tiers, bytes, fastest first; `None` leaves a tier alone. Returns at once, with the
     /// number of the targets.
     ///
     /// # Errors

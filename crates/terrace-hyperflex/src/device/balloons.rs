@@ -61,7 +61,7 @@ impl Balloons {
         self.recount();
     }
 
-    /// Empties one, whatever is in it.
+    /// Empties a balloon.
     pub fn empty(&mut self, tier: usize) {
         // Cut off at the end of the tier.
         self.state.put_all(tier, 0, u64::MAX, false);

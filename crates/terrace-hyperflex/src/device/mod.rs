@@ -172,7 +172,7 @@ impl<B: Backing> Device<B> {
         self.ram.memory().is_some()
     }
 
-    /// The request of who waits for the device that its turn ends.
+    /// The request of a thread that waits for the device that its turn ends.
     #[must_use]
     pub fn halt(&self) -> &Halt {
         &self.stop.halt

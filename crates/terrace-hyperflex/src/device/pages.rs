@@ -214,7 +214,7 @@ impl<B: Backing> Device<B> {
         let mut taken = Taken::default();
         let mut runs = std::mem::take(&mut self.scratch.runs);
         runs.clear();
-        // By entries and not by pages: each may be a hole of its own, whatever its size.
+        // By entries and not by pages: each may be a hole of its own, of any size.
         self.throttle.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
         for word in bytes.as_chunks::<ENTRY_BYTES>().0 {
             match self.entry(tier, inflate, begun, Entry(u64::from_le_bytes(*word))) {
@@ -232,7 +232,7 @@ impl<B: Backing> Device<B> {
         let done = if inflate {
             self.free(tier, ring, &mut runs).map(|failed| {
                 let lost = failed.entries;
-                // They were marked, and are out of the balloon again: the driver has to hear that they are its own.
+                // They were marked, and are out of the balloon again: the driver must be answered that they are its own.
                 taken.taken -= lost;
                 taken.refused += lost;
                 self.counters.refuse(EntryRefusal::Punch, lost.into());
@@ -277,7 +277,7 @@ impl<B: Backing> Device<B> {
         ring: &Ring,
         runs: &mut [(usize, Run)],
     ) -> Option<PunchFailures> {
-        // Neighbours become one hole, in whatever order the guest names them: one call of the kernel instead of one
+        // Neighbours become one hole, in any order in which the guest names them: one call of the kernel instead of one
         // for each page.
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut failed = PunchFailures::default();

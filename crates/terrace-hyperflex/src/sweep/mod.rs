@@ -118,7 +118,7 @@ struct Sweep {
 struct FileSeen {
     bytes: u64,
     there_bytes: u64,
-    /// Of files that can be checked only as a whole: the tier's part, and what is claimed of it.
+    /// Of files that can be checked only as a whole: the tier's part, and the claimed bytes of it.
     of_tier_bytes: u64,
     claimed_pages: u64,
 }

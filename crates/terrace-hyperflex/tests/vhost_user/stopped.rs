@@ -164,7 +164,7 @@ impl Guest {
         pages
     }
 
-    /// The device's status once it has come to the end of its turn, whatever that does.
+    /// The device's status once it has come to the end of its turn, with any outcome.
     fn status(&self) -> Status {
         self.client().status(true).unwrap()
     }
@@ -290,7 +290,7 @@ fn a_reset_in_mid_chain_frees_nothing_later_and_counts_once() {
         lost += guest.lost(seed + 1);
         assert_eq!(status.tiers[1].size_bytes, TIER_BYTES);
         host = host.restart(&guest.vm);
-        // Of which the device hears by the first kick.
+        // The device notices that at the first kick.
         assert_eq!(host.entries(0, &[Entry::new(5 * MIB, 0)]), (1, 0));
         assert_eq!(guest.status().resets, seed + 1);
         seed += 1;
