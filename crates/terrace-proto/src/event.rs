@@ -216,7 +216,7 @@ pub enum MoveStatus {
     /// The kernel returned another error (an errno).
     Failed(i32),
     /// Processes other than the hypervisor and ours map it, and it is theirs too: merged by KSM, or of a template file.
-    /// It stays on its node.
+    /// The page stays on its node.
     MappedByOthers,
 }
 

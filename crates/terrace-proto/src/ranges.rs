@@ -75,7 +75,7 @@ impl Params {
     }
 }
 
-/// One thing that the controller hears. New kinds are added at the end: their position is their number in
+/// One event that the controller receives. New kinds are added at the end: their position is their number in
 /// the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangesEvent {

@@ -370,7 +370,7 @@ pub struct SizesAnswer {
 }
 
 impl SizesAnswer {
-    /// Whether both answer the same request in the same way, in whatever words.
+    /// Whether both answer the same request in the same way, in any words.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let result = match (&self.result, &other.result) {

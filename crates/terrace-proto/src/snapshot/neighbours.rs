@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// came under management; those of all VMs are since the daemon started.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Neighbours {
-    /// Whether shares are by weight, whatever a guest shows.
+    /// Whether shares are by weight, with any use that a guest shows.
     pub fair: bool,
     /// The VM's weight; 1000 is normal.
     pub weight: u32,

@@ -1,4 +1,5 @@
-//! VMs whose memory an agent in the guest manages: who is in force, and the thread that hears the agents.
+//! VMs whose memory an agent in the guest manages: which side is in force, and the thread that reads the agents'
+//! messages.
 //!
 //! While the agent is trusted, the VM is not known to the engine at all: it has no worker, no tracker and no threads,
 //! so nothing here can read its memory. When the agent is silent or lies, the discoverer is asked to make the VM

@@ -20,7 +20,7 @@ pub const CAPABILITIES: [Capability; 4] = [
 pub enum Role {
     /// Joins engine, clock and host: the process's first thread.
     Daemon,
-    /// Opens other users' files for threads that may not, and reads nothing of it.
+    /// Opens other users' files for threads that may not, and reads nothing of them.
     Opener,
     /// Starts workers and collects those that ended.
     Workers,
@@ -32,7 +32,7 @@ pub enum Role {
     Observe,
     /// Looks whether one VM's memory map still holds.
     Map,
-    /// Looks who has the RAM of VMs besides their hypervisors.
+    /// Checks which processes have the RAM of VMs besides their hypervisors.
     Census,
     /// Queries the nodes of a VM's pages.
     Place,

@@ -1,4 +1,4 @@
-//! The discoverer's reports, taken in: who comes under management, under which name, and who is gone.
+//! The discoverer's reports, taken in: which VMs come under management, under which name, and which are gone.
 
 use std::path::Path;
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrace_sys::ProcessId;
 
-/// Instructions of the daemon's thread for the discoverer: about VMs that their agents manage, and about VMs whose memory
-/// map changed.
+/// Instructions of the daemon's thread for the discoverer: about VMs that their agents manage, and about VMs whose
+/// memory map changed.
 #[derive(Clone, Default)]
 pub struct Claims(Arc<Mutex<Claimed>>);
 

@@ -76,7 +76,7 @@ impl MapGuard {
 struct Guard {
     vm: VmId,
     watch: Arc<MapWatch>,
-    /// Whether the daemon's thread was sent that the map changed: once, so that it never takes this map's end for
+    /// Whether the daemon's thread was notified that the map changed: once, so that it never takes this map's end for
     /// that of the next one.
     has_reported: bool,
     stop: Arc<AtomicBool>,

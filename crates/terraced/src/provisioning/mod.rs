@@ -249,7 +249,7 @@ impl Provisioning {
             Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => None,
         };
         if let Some(input) = input {
-            // The loop that hears it is the one that calls this.
+            // The loop that receives it is the one that calls this.
             let _ = inbox.send(input);
         }
     }

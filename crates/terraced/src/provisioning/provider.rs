@@ -73,7 +73,7 @@ pub struct VmContext {
     pub is_asked_for: bool,
     /// The root folder of the host's files.
     pub root: HostRoot,
-    /// The shared census of who has the RAM of which VM.
+    /// The shared census of the processes that have VMs' RAM.
     pub lookout: Lookout,
 }
 

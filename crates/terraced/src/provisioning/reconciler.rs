@@ -326,7 +326,7 @@ impl Body {
         self.sought.ask(&self.context.name)
     }
 
-    /// Looks who has the VM's RAM, if the device waits for that.
+    /// Does a pin check of the VM's RAM, if the device waits for one.
     fn lease(&mut self) {
         self.lease_at = None;
         let Some(wanted) = self.ask(None) else {

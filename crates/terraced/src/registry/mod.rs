@@ -1,8 +1,8 @@
 //! The VMs that the daemon knows, by key and by name.
 //!
 //! Responsible for: the facts known of each VM, and which VM a name belongs to. All of it is plain data, so that a view
-//! is made of a copy. Who comes under management and who is gone is left to `daemon`, the threads that work for a VM
-//! to `executor`.
+//! is made of a copy. Which VMs come under management and which are gone is left to `daemon`, the threads that work for
+//! a VM to `executor`.
 
 mod agent;
 mod managed;

@@ -1,4 +1,4 @@
-//! Frames, and the decoder that finds them in whatever comes.
+//! Frames, and the decoder that finds them in any stream of bytes.
 
 use std::marker::PhantomData;
 

@@ -52,7 +52,7 @@ pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
 }
 
 fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
-    // The kernel knows who connected, except of a socket that broke already.
+    // The kernel knows the peer, except of a socket that broke already.
     let Ok(peer) = stream.peer_cred() else { return };
     let line = Line::new(stream);
     let uid = peer.uid();

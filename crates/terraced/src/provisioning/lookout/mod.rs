@@ -183,7 +183,7 @@ pub struct Sharers {
     reconciler: u64,
     lookout: Lookout,
     root: HostRoot,
-    /// The operator's configuration of who pins memory.
+    /// The operator's configuration of the programs that pin memory.
     pins: PinConfig,
     hypervisor: Option<ProcessId>,
     /// The VM's device, and the files that it would punch.

@@ -31,7 +31,7 @@ fn an_unreadable_process_delays_no_vm_and_no_worker() {
     let process = folder.path().join("proc/7");
     std::fs::create_dir_all(process.join("fd")).unwrap();
     let maps = process.join("maps");
-    // Opening it waits for who writes.
+    // Opening it waits for a writer.
     assert!(
         Command::new("mkfifo")
             .arg(&maps)

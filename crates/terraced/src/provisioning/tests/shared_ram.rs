@@ -72,7 +72,7 @@ fn every_provider_refuses_to_shrink_a_vm_whose_ram_is_shared() {
             "vm1",
             "which maps its RAM, may have pinned it: it cannot shrink",
         );
-        // To grow takes nothing from anybody.
+        // Growth takes no memory from any process.
         host.resize("vm1", [Some(3 * GIB), slow]).unwrap();
         go(&host, 200);
         host.event("vm1", "no other process has its RAM any more");
@@ -238,7 +238,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
             .map(|page| Entry::new(base + page * PAGE, 0))
             .collect()
     };
-    // Without a daemon nothing is given back, and the driver hears it.
+    // Without a daemon nothing is given back, and the driver is answered so.
     assert_eq!(guest.entries(2, &pages(0)), (0, 32));
     let client = Client::new(&args.control);
     let leases = client.status(false).unwrap().leases.unwrap();
