@@ -145,7 +145,7 @@ pub fn config_space(
     space
 }
 
-/// Any part of a space: what lies beyond its end reads as zero, so that the answer always has `len` bytes.
+/// Any part of a space: bytes beyond its end read as zero, so that the answer always has `len` bytes.
 #[must_use]
 pub fn part_of(space: &[u8], offset: u32, len: u32) -> Vec<u8> {
     let at = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
@@ -155,7 +155,7 @@ pub fn part_of(space: &[u8], offset: u32, len: u32) -> Vec<u8> {
     part
 }
 
-/// The event that tells targets.
+/// The event that carries the targets.
 #[must_use]
 pub fn targets_event(generation: u32, targets: &[u64]) -> Vec<u8> {
     let mut event = Vec::with_capacity(16 + 8 * targets.len());
@@ -166,7 +166,7 @@ pub fn targets_event(generation: u32, targets: &[u64]) -> Vec<u8> {
     event
 }
 
-/// One statistic as the guest says it.
+/// One statistic as the guest reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistic {
     /// Which, below [`STATISTIC_TAGS`].
@@ -191,8 +191,8 @@ pub fn statistics(bytes: &[u8], tiers: usize) -> impl Iterator<Item = Statistic>
         })
 }
 
-/// The most that a statistic of a tier of so many pages may say; what is more is a lie. Sums over tiers and VMs stay far
-/// below 2^63, and each fits a number of JSON.
+/// The largest value that a statistic of a tier of so many pages may have; a larger one is false. Sums over tiers and
+/// VMs stay far below 2^63, and each fits a number of JSON.
 #[must_use]
 pub fn most_of_statistic(tag: usize, tier_pages: u64) -> u64 {
     match tag {

@@ -57,7 +57,7 @@ impl Shared {
         self.hypervisor_pid.get().copied()
     }
 
-    /// Notes who connected; a process serves one hypervisor.
+    /// Notes the process that connected; a process serves one hypervisor.
     pub(crate) fn set_hypervisor_pid(&self, pid: u32) {
         self.hypervisor_pid.get_or_init(|| pid);
     }
@@ -67,13 +67,13 @@ impl Shared {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device once the chain at hand has ended, which is told to end: the hypervisor waits.
+    /// The device, once the current chain has ended; it is requested to end, as the hypervisor waits.
     pub(crate) fn interrupt(&self) -> MutexGuard<'_, Device> {
         let _request = self.halt.request();
         self.device()
     }
 
-    /// Lets the queues' thread look at what changed.
+    /// Wakes the queues' thread, so that it sees the change.
     pub(crate) fn poke(&self) {
         // A full counter has woken it already.
         let _ = self.poke.write(1);
@@ -97,7 +97,7 @@ impl Backend {
         })
     }
 
-    /// Lets the queues' thread hear of timers and of the control socket.
+    /// Registers the timer and the control socket with the queues' thread.
     pub(crate) fn listen(&self, handler: &VringEpollHandler<Arc<Self>>) -> io::Result<()> {
         let timer = self.timer().as_raw_fd();
         handler.register_listener(timer, EventSet::IN, self.timer_event().into())?;
@@ -177,7 +177,7 @@ impl VhostUserBackend for Backend {
     ) -> io::Result<()> {
         let mut device = self.shared.device();
         if event == self.timer_event() {
-            // It was read as readable; what it counts does not matter.
+            // The timer was reported as readable; its count does not matter.
             let _ = self.timer().wait();
         } else if event == self.poke_event() {
             let _ = self.shared.poke.read();

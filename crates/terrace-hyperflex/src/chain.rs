@@ -8,7 +8,7 @@ use vm_memory::{Bytes as _, GuestAddress, GuestMemory, GuestMemoryMmap, Permissi
 
 use crate::abi::ANSWER_BYTES;
 
-/// A chain that is none of what the device knows.
+/// A chain of a form that the device does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -19,7 +19,7 @@ pub struct Writable {
     pub buffers: Vec<(GuestAddress, u32)>,
 }
 
-/// Reads what the driver sent into `bytes`, at most `most` of them, and says where an answer goes, if anywhere.
+/// Reads the driver's bytes into `bytes`, at most `most` of them, and returns the place of the answer, if there is one.
 ///
 /// # Errors
 /// If the chain does not end, a buffer to write stands before one to read, there is more than one buffer to
@@ -52,7 +52,8 @@ where
         if answer.is_some() || len > most - at {
             return Err(Malformed);
         }
-        // Copied, and read once: what is checked is what is done, whatever the guest writes to the buffer meanwhile.
+        // Copied, and read once: the bytes that are checked are the bytes that are used, even if the guest writes to
+        // the buffer meanwhile.
         bytes.resize(at + len, 0);
         let slot = bytes.get_mut(at..).ok_or(Malformed)?;
         memory
@@ -77,9 +78,9 @@ where
     let mut buffers = Vec::new();
     for_each(chain, |descriptor| {
         let len = usize::try_from(descriptor.len()).map_err(|_| Malformed)?;
-        // Nothing that is told is in more pieces than this.
+        // No message to the driver is in more pieces than this.
         let few = buffers.len() < 16;
-        // All of it is looked at here, so that nothing is written in part.
+        // All of it is checked here, so that nothing is written in part.
         if !few
             || !descriptor.is_write_only()
             || !memory.check_range(descriptor.addr(), len, Permissions::Write)
@@ -126,6 +127,6 @@ where
         ended = !descriptor.has_next();
         each(&descriptor)?;
     }
-    // A last descriptor that names a next one is where the iterator gave up: some of the chain was not seen.
+    // A last descriptor that names a next one means that the iterator gave up: part of the chain was not read.
     if ended { Ok(()) } else { Err(Malformed) }
 }

@@ -14,7 +14,7 @@ use crate::error::FlexError;
 
 const GIB: u64 = 1 << 30;
 
-/// The address at which RAM goes on above the hole for devices, on x86 machines.
+/// The address at which RAM continues above the hole for devices, on x86 machines.
 const ABOVE_HOLE: u64 = 4 * GIB;
 
 /// HyperFlex: the device through which a running VM's memory changes size, tier by tier.
@@ -27,16 +27,16 @@ pub struct Args {
     /// The control socket, for `terrace` and `terraced`.
     #[arg(long, value_name = "FILE")]
     pub control: PathBuf,
-    /// File for the state that survives a restart of this process; on a tmpfs, as it is void after a restart of the host.
-    /// Without it a restart loses track of the balloons.
+    /// File for the state that survives a restart of this process; on a tmpfs, as it is void after a restart of the
+    /// host. Without it a restart loses track of the balloons.
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// One per tier, fastest first, with the guest's node: `node=0,size=4GiB`. Its
-    /// addresses follow from the sizes for QEMU and Cloud Hypervisor; otherwise name them: `node=0,range=0+2GiB,range=4GiB+2GiB`. With `host-node=1` its
+    /// One per tier, fastest first, with the guest's node: `node=0,size=4GiB`. Its addresses follow from the sizes for
+    /// QEMU and Cloud Hypervisor; otherwise name them: `node=0,range=0+2GiB,range=4GiB+2GiB`. With `host-node=1` its
     /// memory comes from that node of the host as long as the node has some.
     #[arg(long = "tier", value_name = "TIER", required = true)]
     pub tiers: Vec<TierArg>,
-    /// With sizes: how much RAM is below 4 GiB at most. QEMU's q35 has 2 GiB where the VM has 2.75 GiB or more,
+    /// With sizes: how much RAM is below 4 GiB at most. QEMU's q35 has 2 GiB if the VM has 2.75 GiB or more,
     /// and all of it otherwise, which is the default.
     #[arg(long, value_name = "SIZE")]
     pub below_4g: Option<ByteSize>,
@@ -44,7 +44,7 @@ pub struct Args {
     /// Default: no limit but the tiers' own sizes.
     #[arg(long, value_name = "SIZE")]
     pub total: Option<ByteSize>,
-    /// Page sizes that are taken. If huge pages back the memory, say 2MiB alone.
+    /// Page sizes that are taken. If huge pages back the memory, give 2MiB alone.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values_t = [PageArg::Base, PageArg::Huge])]
     pub pages: Vec<PageArg>,
     /// Seconds between the guest's statistics, 0 for none.
@@ -54,8 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1 << 18)]
     pub rate: u64,
     /// Your word that no process but the hypervisor ever pins this VM's memory (as SPDK, DPDK behind vhost-user, or
-    /// whoever uses iommufd may). Without it memory is given back only while terraced looks who has it, and says that
-    /// nobody else does.
+    /// users of iommufd may). Without it memory is given back only while terraced checks which processes have it, and
+    /// reports that no other does.
     #[arg(long)]
     pub nobody_pins: bool,
 }
@@ -200,7 +200,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A device that gives memory back without asking who has it ([`Config::with_leases`]), with these tiers that takes these page orders (one bit each).
+    /// A device that gives memory back without pin checks ([`Config::with_leases`]), with these tiers that takes these
+    /// page orders (one bit each).
     ///
     /// # Errors
     /// If there are none or too many tiers, they overlap, or are not of whole pages of the smallest order.
@@ -240,7 +241,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The same, which gives memory back only while somebody says that nobody else has it, if that is needed.
+    /// The same configuration; if `needs_leases`, memory is given back only while a pin check finds that no other
+    /// process has it.
     #[must_use]
     pub fn with_leases(self, needs_leases: bool) -> Self {
         Self {
@@ -285,10 +287,10 @@ impl Config {
         self.tiers.iter().map(TierConfig::pages).sum()
     }
 
-    /// Checks what shall be in the balloons: each tier keeps at most the VM's total, all together twice of it.
+    /// Checks the sizes that the balloons shall have: each tier keeps at most the VM's total, all together twice of it.
     ///
     /// # Errors
-    /// With the limit that it is against.
+    /// If a size is against a limit of the VM, which the error names.
     pub fn check_targets(&self, targets: &[u64]) -> Result<(), FlexError> {
         if targets.len() != self.tiers.len() {
             let (n, want) = (targets.len(), self.tiers.len());
@@ -367,7 +369,7 @@ fn place_tiers(args: &[TierArg], below_4g: Option<u64>) -> Result<Vec<TierConfig
     Ok(args.iter().zip(placed).map(tier).collect())
 }
 
-/// Tiers one after the other from address 0 on, leaving out what is between `below_4g` and 4 GiB.
+/// Tiers one after the other from address 0 on, leaving out the addresses between `below_4g` and 4 GiB.
 fn layout(sizes: &[u64], below_4g: Option<u64>) -> Result<Vec<Vec<GpaRange>>, FlexError> {
     let too_large = || wrong("a VM has at most 16 TiB".into());
     let total = sizes
@@ -375,7 +377,7 @@ fn layout(sizes: &[u64], below_4g: Option<u64>) -> Result<Vec<Vec<GpaRange>>, Fl
         .try_fold(0_u64, |sum, size| sum.checked_add(*size))
         .filter(|total| *total <= MAX_VM_PAGES * PAGE_BYTES)
         .ok_or_else(too_large)?;
-    // What QEMU's q35 does.
+    // As QEMU's q35 does.
     let low = below_4g.unwrap_or(if total >= 11 * GIB / 4 {
         2 * GIB
     } else {

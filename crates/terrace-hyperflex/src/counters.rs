@@ -15,7 +15,7 @@ pub struct Counters {
     /// Times that a chain was undone and left in its ring, because the ring was stopped or changed under it.
     #[serde(default)]
     pub undone_chains: u64,
-    /// Rings whose index or memory makes no sense; looked at again when the guest kicks.
+    /// Rings whose index or memory makes no sense; checked again when the guest kicks.
     pub broken_rings: u64,
     /// Pages that went into balloons.
     pub inflated_pages: u64,
@@ -35,17 +35,17 @@ pub struct Counters {
     pub refused_duplicate: u64,
     /// Entries refused because the kernel gave nothing back.
     pub refused_punch: u64,
-    /// Entries refused because no look said that nobody else has the memory.
+    /// Entries refused because no pin check found the memory free of other holders.
     #[serde(default)]
     pub refused_pinned: u64,
-    /// Answers to looks that were not the last one asked for.
+    /// Results of pin checks other than the last one requested.
     #[serde(default)]
     #[serde(rename = "stale_looks")]
     pub stale_pin_checks: u64,
-    /// Pages that were withheld: punched as somebody came who may have pinned them.
+    /// Pages that were withheld: punched as a process appeared that may have pinned them.
     #[serde(default)]
     pub withheld_pages: u64,
-    /// Of these, and of pages that no second look had spoken for, those that the guest has again since it started anew.
+    /// Of these, and of pages that no second pin check had cleared, those that the guest has again since its reset.
     #[serde(default)]
     pub retaken_pages: u64,
     /// Times that the files of a tier did not take its host node.
@@ -53,7 +53,7 @@ pub struct Counters {
     pub refused_node_policies: u64,
     /// Times that the guest had to wait for its rate.
     pub throttled: u64,
-    /// Events that told targets.
+    /// Events that carried targets.
     pub events: u64,
     /// Event buffers that were no use.
     pub bad_event_buffers: u64,
@@ -79,7 +79,7 @@ impl Counters {
         *count = count.saturating_add(entries);
     }
 
-    /// Entries that were refused, for whatever reason. Counts that another process tells may be any.
+    /// Entries that were refused, for any reason. Counts that another process reports may have any value.
     #[must_use]
     pub fn refused(&self) -> u64 {
         [

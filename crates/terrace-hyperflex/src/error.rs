@@ -45,7 +45,7 @@ pub enum FlexError {
     /// The process could not be locked in.
     #[error("the sandbox is not in force ({0}), and without it the device faces no guest")]
     Sandbox(String),
-    /// A socket where something else is, or whose folder others may write.
+    /// A socket whose path is taken by another kind of file, or whose folder others may write.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A system call.

@@ -64,7 +64,7 @@ impl Exported {
         postcard::to_allocvec(&raw).map_err(|e| refuse(&e.to_string()))
     }
 
-    /// From bytes that anybody may have written.
+    /// An export from untrusted bytes.
     ///
     /// # Errors
     /// If they are no export of this version of a VM with these tiers, and nothing else.

@@ -1,32 +1,34 @@
-//! Leases: holes are punched only while somebody who can see all processes says that nobody else has the memory.
+//! Leases: holes are punched only while a process that can see all others reports that no other process has the memory.
 //!
-//! Responsible for: the numbers that looks are asked for by, and what follows from their answers. No clock is shared: a
-//! number that is given stands for a moment, and an answer that names it is of a look that began after that moment. A
-//! number counts once, and only the one that was given last. It leaves to others: looking, and what is punched.
+//! Responsible for: the numbers of pin checks, and the consequences of their results. No clock is shared: a number
+//! stands for the moment at which it was given, and a result with that number is of a pin check that began after that
+//! moment. A number counts once, and only the one that was given last. It leaves to others: the pin checks, and the
+//! choice of holes.
 //!
-//! A hole needs two looks. One before it, that nobody is there; and one that began after it, before the guest's driver
-//! is told that the pages were taken: who came in between may have pinned them before the hole.
+//! A hole needs two pin checks: one before it, which finds no other process; and one that began after it and ends
+//! before the guest's driver is answered that the pages were taken, as a process that appeared in between may have
+//! pinned them before the hole.
 
 use std::time::Duration;
 
-/// How long may be punched after a number was given whose look found nobody, ns.
+/// The time for which holes may be punched after a number was given whose pin check found no other process, ns.
 const LEASE_NS: u64 = 2_000_000_000;
-/// How long a chain waits for a look before it is refused, ns: well below what a driver waits for an answer before it
-/// gives a queue up. It asks again by itself.
+/// The time that a chain waits for a pin check before it is refused, ns: well below the time that a driver waits for an
+/// answer before it gives a queue up. The driver asks again by itself.
 const PATIENCE_NS: u64 = 500_000_000;
-/// How long chains are refused after a look that did not find nobody, ns.
+/// The time for which chains are refused after a pin check that found other processes or could not tell, ns.
 const REFUSAL_NS: u64 = 1_000_000_000;
 
-/// The pause between two looks while chains wait, at least.
+/// The least pause between two pin checks while chains wait.
 pub const WAITING: Duration = Duration::from_millis(5);
 
-/// The result of a look.
+/// The result of a pin check.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Holders {
-    /// Nobody but the hypervisor and what is the daemon's own has the memory.
+    /// No process has the memory but the hypervisor and the daemon's own.
     Nobody,
-    /// Somebody has it; who, in words.
+    /// Another process has it; its description.
     Somebody(String),
     /// That could not be seen; why.
     Unknown(String),
@@ -44,7 +46,7 @@ struct Given {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum May {
     Punch,
-    /// Not before a look; at the latest then it is decided.
+    /// Wait for a pin check until this time, ns; then it is decided.
     Wait(u64),
     Refuse,
 }
@@ -58,11 +60,11 @@ pub(crate) struct Leases {
     valid_until_ns: Option<u64>,
     refused_until_ns: Option<u64>,
     waits_since_ns: Option<u64>,
-    /// Chains that were punched, whatever became of them: a count that numbers them.
+    /// Chains that were punched, with any outcome: a count that numbers them.
     punched: u64,
-    /// Of these, those that a look that began after them found nobody at.
+    /// The last of these after which a pin check began that found no other process.
     proven: u64,
-    /// The result of the last look.
+    /// The result of the last pin check.
     last: Option<Holders>,
 }
 
@@ -93,7 +95,7 @@ impl Leases {
         number
     }
 
-    /// Takes an answer; false if it is of no look that counts.
+    /// Takes a result; false if its pin check does not count.
     pub fn answer(&mut self, number: u64, found: Holders, now_ns: u64) -> bool {
         let Some(given) = self.given.take_if(|given| given.number == number) else {
             return false;
@@ -111,7 +113,7 @@ impl Leases {
         true
     }
 
-    /// The permission for a chain that is there.
+    /// The permission for a chain that is in the ring.
     pub fn may(&mut self, now_ns: u64) -> May {
         if self.stands(now_ns) {
             return May::Punch;
@@ -134,17 +136,17 @@ impl Leases {
         self.punched
     }
 
-    /// Up to which chain a second look found nobody.
+    /// The last chain for which a second pin check found no other process.
     pub fn proven(&self) -> u64 {
         self.proven
     }
 
-    /// Whether a chain waits that no look has been asked for in vain.
+    /// Whether a chain waits for a pin check, and is not refused yet.
     pub fn is_waited_for(&self) -> bool {
         self.waits_since_ns.is_some()
     }
 
-    /// The result of the last look.
+    /// The result of the last pin check.
     pub fn last(&self) -> Option<&Holders> {
         self.last.as_ref()
     }
@@ -165,7 +167,7 @@ mod tests {
         assert!(!leases.answer(7, Holders::Nobody, 0), "nothing was asked");
         let old = leases.give(0);
         let new = leases.give(1);
-        // It began before the number of now was given.
+        // This pin check began before the current number was given.
         assert!(!leases.answer(old, Holders::Nobody, 2));
         assert!(matches!(leases.may(2), May::Wait(_)));
         assert!(leases.answer(new, Holders::Nobody, 2));
@@ -213,7 +215,7 @@ mod tests {
         leases.answer(number, Holders::Somebody("spdk".into()), until + 3);
         assert_eq!(leases.may(until + 4), May::Refuse);
         assert!(!leases.stands(until + 4));
-        // It may have gone: a new look is asked for.
+        // The process may have gone: a new pin check is requested.
         let later = until + 3 + REFUSAL_NS;
         assert!(matches!(leases.may(later), May::Wait(_)));
     }

@@ -1,8 +1,8 @@
 //! HyperFlex: the vhost-user device through which a running VM's memory changes size, tier by tier (HyperTier §4.1).
 //!
-//! Responsible for: the device's half of `docs/hyperflex-abi.md`, giving pages back to the host, what it holds across
-//! restarts, and the socket by which it is asked and told. It leaves to others: which targets are good, the driver in
-//! the guest, and starting hypervisors.
+//! Responsible for: the device's half of `docs/hyperflex-abi.md`, giving pages back to the host, the state that
+//! survives restarts, and the control socket. It leaves to others: which targets are good, the driver in the guest, and
+//! starting hypervisors.
 //!
 //! One process per VM, `terrace-hyperflex`, faces the guest: without capabilities, files, network or programs to
 //! start (`sandbox`). [`control`] is the daemon's and the command's way to it.

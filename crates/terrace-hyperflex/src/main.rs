@@ -8,7 +8,7 @@ use clap::Parser as _;
 use terrace_hyperflex::{Args, Prepared, sandbox};
 use tracing_subscriber::EnvFilter;
 
-/// The log filter. What a guest can make the libraries say is counted by the device instead.
+/// The log filter. Messages that a guest can provoke in the libraries are off: the device counts their causes instead.
 const LOGGED: &str = "info,virtio_queue=off,vhost_user_backend=warn,vm_memory=off";
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! The files that back the guest's memory: which part of them is which of a tier's, and giving parts of them back.
 //!
 //! Responsible for: finding the one region that holds a run, and punching. It leaves to others: whose run it is, and
-//! seeing what is left (`sweep.rs`).
+//! measuring the memory that is left (`sweep.rs`).
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -54,12 +54,12 @@ pub trait Backing: Send {
 #[derive(Clone, Debug, Default)]
 pub struct GuestFiles {
     regions: Vec<Region>,
-    /// Regions that no file backs or whose file could not be looked at: nothing in them is given back.
+    /// Regions that no file backs or whose file could not be read: nothing in them is given back.
     unusable: usize,
 }
 
 impl GuestFiles {
-    /// The files of what the hypervisor shares.
+    /// The files of the memory that the hypervisor shares.
     #[must_use]
     pub fn new(memory: &GuestMemoryMmap) -> Self {
         let mut files = Self::default();
@@ -162,11 +162,11 @@ impl Backing for GuestFiles {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verified {
-    /// Pages that the guest said are in the balloon.
+    /// Pages that are in the balloon by the guest's claim.
     pub claimed_pages: u64,
     /// Of these, pages that have no memory behind them. On hugetlbfs an upper bound.
     pub absent_pages: u64,
-    /// Memory behind the tier's ranges, bytes; what was swapped out counts as there. On hugetlbfs an upper bound.
+    /// Memory behind the tier's ranges, bytes; swapped-out memory counts as present. On hugetlbfs an upper bound.
     pub present_bytes: u64,
     /// Memory behind the files that the tier's ranges are in, bytes; they may hold more than the tier.
     pub file_bytes: u64,

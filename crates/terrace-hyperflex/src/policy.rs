@@ -1,9 +1,9 @@
 //! Which of the host's nodes a tier's memory comes from.
 //!
 //! The files behind a tier keep the node, so that a page which the guest gives back and takes again comes from there
-//! too, whoever touches it. It is preferred, never bound to: if a node that is bound to is full, the kernel ends
-//! the hypervisor. Pages that are there already stay where they are. A file that keeps no node (on hugetlbfs none does),
-//! or a kernel that knows none, is a warning and a count; the VM runs on.
+//! too, whichever thread touches it. It is preferred, never bound to: if a node that is bound to is full, the kernel
+//! ends the hypervisor. Pages that are present already stay on their nodes. A file that keeps no node (on hugetlbfs
+//! none does), or a kernel that knows none, is a warning and a count; the VM runs on.
 
 use std::os::fd::AsFd as _;
 
@@ -20,9 +20,9 @@ use crate::tier::TierMap;
 pub enum NodePolicy {
     /// The hypervisor shares none of the tier's memory yet.
     Waiting,
-    /// Each file behind the tier says that it prefers the node.
+    /// Each file behind the tier prefers the node.
     Set,
-    /// Some of its files do not; the log says why.
+    /// Some of its files do not; the log has the reason.
     Refused,
 }
 
@@ -41,12 +41,12 @@ pub(crate) enum Refused {
         /// The host's.
         node: u32,
     },
-    /// The mapping is not where it was said to be.
+    /// The mapping is not at its reported address.
     #[error("its memory is not mapped: {0}")]
     NotMapped(String),
 }
 
-/// Lets the files behind a tier prefer a node, and asks each whether it does.
+/// Sets the preferred node of the files behind a tier, and reads back the policy of each.
 pub(crate) fn prefer(
     files: &GuestFiles,
     memory: &GuestMemoryMmap,

@@ -64,7 +64,7 @@ impl Throttle {
         }
     }
 
-    /// Whether the guest had to wait when it was asked last.
+    /// Whether the guest had to wait at the last query.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on
@@ -82,7 +82,7 @@ impl Throttle {
         self.bucket.take(tokens);
     }
 
-    /// A guest that started anew does not wait yet; what was taken stays taken.
+    /// Forgets that the guest waits, as after its reset; the pages that it took still count.
     pub fn forget(&mut self) {
         self.is_on = false;
     }

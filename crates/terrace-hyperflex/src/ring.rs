@@ -1,8 +1,8 @@
 //! A queue's ring, which messages of the hypervisor change and the device works on, each on a thread of its own.
 //!
-//! Responsible for: that a ring changes only while no chain of it is worked on. Who stops, disables, moves or sets one
-//! says so, waits until the work at hand has ended, and only then changes it; the answer to the hypervisor comes after
-//! that. It leaves to others: ending that work soon (`device/pages.rs`).
+//! Responsible for: that a ring changes only while no chain of it is worked on. A thread that stops, disables, moves or
+//! sets up a ring announces it, waits until the current work has ended, and only then changes the ring; the answer to
+//! the hypervisor comes after that. It leaves to others: ending that work soon (`device/pages.rs`).
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 /// The guest's memory, as the rings see it.
 pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
-/// A request that the work at hand ends; that work looks at it.
+/// A request that the current work ends; that work polls it.
 #[derive(Clone, Debug, Default)]
 pub struct Halt(Arc<AtomicUsize>);
 
@@ -24,12 +24,12 @@ impl Halt {
     /// Requests that the work ends, until the result is dropped.
     #[must_use]
     pub fn request(&self) -> HaltRequest<'_> {
-        // It orders nothing: a lock that is taken next does.
+        // Relaxed is enough: the lock that is taken next orders the accesses.
         self.0.fetch_add(1, Ordering::Relaxed);
         HaltRequest(&self.0)
     }
 
-    /// Whether anybody requested it and still does.
+    /// Whether a thread requested it and still does.
     #[must_use]
     #[inline]
     pub fn is_requested(&self) -> bool {
@@ -59,18 +59,18 @@ pub struct Ring {
     changes: Arc<AtomicU64>,
 }
 
-/// The right to work on a ring: while it is kept the ring runs.
+/// The right to work on a ring: while it is held the ring runs.
 #[derive(Debug)]
 pub struct Work<'a> {
     _held: MutexGuard<'a, ()>,
 }
 
 impl Ring {
-    /// Begins to work on it; `None` if it is not set up or not enabled. Look at [`Ring::halt`] before, so that who
-    /// changes it comes first, and while at work.
+    /// Begins to work on it; `None` if it is not set up or not enabled. Check [`Ring::halt`] before and while at work,
+    /// so that a thread that changes it comes first.
     #[must_use]
     pub fn work(&self) -> Option<Work<'_>> {
-        // The lock comes first: whoever changes the ring holds it too, so what is seen here stays.
+        // The lock comes first: every thread that changes the ring holds it too, so the values read here stay valid.
         let held = self.lock();
         let vring = self.vring.get_ref();
         let runs = vring.get_queue().ready() && vring.is_enabled();
@@ -83,12 +83,12 @@ impl Ring {
         &self.halt
     }
 
-    /// Changes it once nobody is at work on it. Chains that wait for their answers are in it again as if they had not
-    /// been looked at: nobody waits for what they wait for.
+    /// Changes it once no thread works on it. Chains that wait for their answers are in it again as if unread: the
+    /// change does not wait for the pin checks that they need.
     fn change<T>(&self, change: impl FnOnce(&VringRwLock<Memory>) -> T) -> T {
         // The request comes before the lock: the chain at hand ends at its next hole, and not with all of its pages.
         let _request = self.halt.request();
-        // Waits until that chain is done or undone: the hypervisor's answer says that the ring is idle (rule
+        // Waits until that chain is done or undone: the answer to the hypervisor means that the ring is idle (rule
         // 16 of `docs/data-rules.md`).
         let _held = self.lock();
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Ring {
         change(&self.vring)
     }
 
-    /// The count of changes: what was taken from it before is in it again. To be asked at work.
+    /// The count of changes: chains that were taken before the last one are in the ring again. To be read at work.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -221,7 +221,7 @@ impl VringT<Memory> for Ring {
         self.change(|vring| vring.set_queue_ready(ready));
     }
 
-    // Descriptors are no part of what a chain works on, and the library locks them by itself: nobody is waited for.
+    // Descriptors are no part of a chain's work, and the library locks them by itself: no wait is needed.
     fn set_kick(&self, file: Option<File>) {
         self.vring.set_kick(file);
     }

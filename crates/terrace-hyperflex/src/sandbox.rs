@@ -12,8 +12,8 @@ use terrace_sys::{keep_only, no_new_privileges, not_dumpable};
 
 use crate::error::FlexError;
 
-/// Locks the process in while it has one thread: later ones inherit it. Returns what this kernel could not do of the
-/// lesser things, for people.
+/// Locks the process in while it has one thread: later ones inherit it. Returns the lesser restrictions that this
+/// kernel could not set, for people.
 ///
 /// # Errors
 /// If capabilities are left or no system call filter is in force.
@@ -100,7 +100,7 @@ const LIMITED: &[Limited] = &[
     (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
     (libc::SYS_mmap, &[&[lacks(2, libc::PROT_EXEC)]]),
     (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
-    // Where new pages come from; what is there stays there (no flags), and no node is bound to.
+    // The node of new pages; present pages stay on theirs (no flags), and no node is bound to.
     (libc::SYS_mbind, &[&[is(2, libc::MPOL_PREFERRED), is(5, 0)]]),
     (libc::SYS_get_mempolicy, &[&[is(4, MPOL_F_ADDR)]]),
     // Of this process's own mappings; never MADV_REMOVE, which frees parts of files.
@@ -118,7 +118,7 @@ const LIMITED: &[Limited] = &[
     // Of a descriptor, not of a path.
     (libc::SYS_statx, &[&[has(2, libc::AT_EMPTY_PATH)]]),
     (libc::SYS_newfstatat, &[&[has(3, libc::AT_EMPTY_PATH)]]),
-    // The standard library looks at descriptors before it closes them, in debug builds.
+    // The standard library checks descriptors before it closes them, in debug builds.
     (
         libc::SYS_fcntl,
         &[&[is(1, libc::F_DUPFD_CLOEXEC)], &[is(1, libc::F_GETFD)]],
@@ -135,7 +135,7 @@ const LIMITED: &[Limited] = &[
 ];
 
 fn filters() -> Result<(), FilterError> {
-    // Its flags are in memory, where no filter sees them; glibc and musl use clone(2) then.
+    // Its flags are in memory, which no filter can read; glibc and musl use clone(2) then.
     refuse_on_all_threads(libc::SYS_clone3, libc::ENOSYS)?;
     let mut filter = CallFilter::default();
     filter.allow(ALLOWED);

@@ -41,7 +41,8 @@ impl Prepared {
         let shared = Shared::new(device).map_err(FlexError::file(Path::new("eventfd")))?;
         let (hypervisor, of_hypervisor) = bind(&args.socket)?;
         let (control, of_control) = bind(&args.control)?;
-        // Locked in, this process can remove no file: who serves the VM next replaces what it leaves.
+        // Locked in, this process can remove no file: the next process that serves the VM replaces the files that it
+        // leaves.
         of_hypervisor.leave();
         of_control.leave();
         Ok(Self {
@@ -51,7 +52,7 @@ impl Prepared {
         })
     }
 
-    /// Serves one hypervisor until it goes away: with its VM, or because it was told to.
+    /// Serves one hypervisor until it goes away: with its VM, or because it was ordered to.
     ///
     /// # Errors
     /// If it breaks the protocol, or threads cannot be started.
@@ -79,7 +80,7 @@ impl Prepared {
             .name("control".into())
             .spawn(move || control::serve(&control, &listening, &shared))
             .map_err(failed("a thread"))?;
-        // The library keeps to itself what it accepts.
+        // The library does not hand out the connection that it accepts.
         let seen = self.hypervisor.try_clone().map_err(failed("a socket"))?;
         let mut listener = Listener::from(self.hypervisor);
         let ended = daemon.start(&mut listener).and_then(|()| {

@@ -2,8 +2,8 @@
 //! ring.
 //!
 //! Responsible for: one mapped file (or memory of this process), of which each word is stored on its own. A process
-//! that is killed leaves what it stored; the entry that it was at is found again by [`State::in_flight`]. It leaves
-//! to others: what the words mean to the guest. Memory is one bit per page of the VM, and one page.
+//! that is killed leaves the words that it stored; [`State::in_flight`] finds the entry that it worked on. It leaves to
+//! others: the meaning of the words to the guest. Memory is one bit per page of the VM, and one page.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -29,7 +29,7 @@ const AT_RESETS: usize = 3;
 const AT_TARGETS: usize = 8;
 const AT_POSITIONS: usize = AT_TARGETS + MAX_TIERS;
 const AT_IN_FLIGHT: usize = AT_POSITIONS + queues(MAX_TIERS);
-/// Zero in a state of an earlier version, which did not tell.
+/// Zero in a state of an earlier version, which did not store it.
 const AT_FROM_EMPTY: usize = AT_IN_FLIGHT + queues(MAX_TIERS);
 /// As above; per tier.
 const AT_WITHHELD: usize = AT_FROM_EMPTY + queues(MAX_TIERS);
@@ -40,7 +40,7 @@ pub struct State {
     words: MmapRegion<()>,
     /// Per tier: pages, and the first word of its bits.
     tiers: Vec<(u64, usize)>,
-    /// The same of the bits of pages that were punched and not yet seen to be nobody's (`lease.rs`).
+    /// The same of the bits of pages that were punched and not yet proven to be held by no other process (`lease.rs`).
     unproven: Vec<(u64, usize)>,
     /// Keeps the lock on the file.
     _file: Option<File>,
@@ -212,7 +212,7 @@ impl State {
         );
     }
 
-    /// Whether the balloon was empty when the chain in flight was begun: what is in it now is that chain's alone.
+    /// Whether the balloon was empty when the chain in flight was begun: the pages in it now are that chain's alone.
     #[must_use]
     pub fn is_from_empty(&self, queue: usize) -> bool {
         self.get(AT_FROM_EMPTY + queue) == 1
@@ -223,12 +223,12 @@ impl State {
         self.put(AT_FROM_EMPTY + queue, is_empty.into());
     }
 
-    /// Forgets where the rings stand: the next ones are of another guest.
+    /// Forgets the positions in the rings: the next ones are of another guest.
     pub fn forget_rings(&self) {
         (AT_POSITIONS..AT_IN_FLIGHT + queues(MAX_TIERS)).for_each(|i| self.put(i, 0));
     }
 
-    /// Empties all balloons and forgets the rings: the guest started anew, and what was withheld from it is its own
+    /// Empties all balloons and forgets the rings: the guest was reset, and the pages withheld from it are its own
     /// again.
     pub fn reset(&self) {
         for (pages, at) in self.tiers.iter().chain(&self.unproven) {
@@ -266,7 +266,7 @@ impl State {
         });
     }
 
-    /// Notes pages of a tier as punched and not proven to be nobody else's (`on`), or as proven.
+    /// Notes pages of a tier as punched and not proven to be free of other holders (`on`), or as proven.
     pub fn put_unproven(&self, tier: usize, first: u64, pages: u64, on: bool) {
         self.put_at(self.unproven.get(tier), first, pages, on);
     }
@@ -277,7 +277,7 @@ impl State {
         self.count_at(self.unproven.get(tier), 0, u64::MAX)
     }
 
-    /// Whether the pages that are not proven are withheld from the guest, because somebody came.
+    /// Whether the pages that are not proven are withheld from the guest, because another process appeared.
     #[must_use]
     pub fn is_withheld(&self, tier: usize) -> bool {
         self.get(AT_WITHHELD + tier) == 1
@@ -393,7 +393,7 @@ fn words_of(pages: u64) -> usize {
 /// Per tier pages and first word.
 type Places = Vec<(u64, usize)>;
 
-/// The places of the balloons and, behind them, of what is not proven, and the words of all.
+/// The places of the balloons and, behind them, of the unproven pages, and the words of all.
 fn all_places(config: &Config) -> Result<(Places, Places, usize), FlexError> {
     let (tiers, at) = places(config, HEADER_WORDS)?;
     let (unproven, words) = places(config, at)?;

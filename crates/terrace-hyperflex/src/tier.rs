@@ -31,7 +31,7 @@ pub enum EntryRefusal {
     Alignment,
     /// Not in one range of the tier.
     Outside,
-    /// Not in one region of the hypervisor, or smaller than what backs it.
+    /// Not in one region of the hypervisor, or smaller than the pages that back it.
     Backing,
     /// In the balloon already (inflate) or not in it (deflate).
     Duplicate,
@@ -85,10 +85,10 @@ impl TierMap {
     }
 }
 
-/// Admits what is of an offered order (`orders`: one bit each), aligned to it, and in the tier as a whole.
+/// Admits an entry of an offered order (`orders`: one bit each), aligned to it, and in the tier as a whole.
 ///
 /// # Errors
-/// With the first of these that does not hold.
+/// If one of these does not hold; the error is the first of them.
 pub fn admit(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, EntryRefusal> {
     let order = entry.order();
     if order > 31 || orders >> order & 1 == 0 || entry.has_unknown_bits() {

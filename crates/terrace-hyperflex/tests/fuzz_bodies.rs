@@ -67,7 +67,7 @@ fn every_chain_of_entries_is_answered_as_the_document_says() {
     }
 }
 
-/// Frees one page more than it was told.
+/// Frees one page more than requested.
 struct OneMore(GuestFiles);
 
 impl Backing for OneMore {

@@ -50,7 +50,7 @@ fn the_unit_starts_the_program_with_options_that_it_takes() {
 fn systemd_has_no_word_against_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("terrace-hyperflex@vm1.service");
-    // It looks for the program, too.
+    // `systemd-analyze` searches for the program, too.
     let unit = shipped(UNIT).replace(
         "/usr/bin/terrace-hyperflex",
         env!("CARGO_BIN_EXE_terrace-hyperflex"),

@@ -11,7 +11,7 @@ use crate::{Gfn, OrderId, PlanId, ProviderId, RequestId, ScanRequest, TierId, Vm
 pub enum Action {
     /// Scan page tables; answered by `Scanned` or `ScanFailed`.
     Scan(ScanRequest),
-    /// Ask where all pages of a VM are; answered by `Placement` reports.
+    /// Query the nodes of all pages of a VM; answered by `Placement` reports.
     QueryPlacement(PlacementQuery),
     /// Move pages; answered by one `Moved`.
     Move(MovePlan),
@@ -21,9 +21,9 @@ pub enum Action {
     Resize(SizeOrder),
     /// Take an order back that was not given yet; answered by one `OrderWithdrawal`.
     Withdraw(ProviderId, OrderId),
-    /// Tell who wanted sizes what became of them.
+    /// Send the outcome of an order of sizes to its client.
     Answer(SizesAnswer),
-    /// Nothing there resizes the VM: leave it alone until somebody asks again.
+    /// No provider resizes the VM: leave it alone until an operator requests it again.
     LetGo(ProviderId),
 }
 
@@ -44,7 +44,7 @@ impl Action {
     }
 }
 
-/// Ask where all pages of a VM are.
+/// A query of the nodes of all pages of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementQuery {
     /// Echoed in the reports.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A number of bytes, told in the largest unit that it is a whole number of: sizes that were rounded to blocks
-/// must not look as if they were not.
+/// A number of bytes, displayed in the largest unit that it is a whole number of: sizes that were rounded to blocks
+/// must not appear as if they were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 

@@ -30,7 +30,7 @@ pub enum Event {
     Command(Command),
     /// `poll_timeout`'s time has come.
     Timer,
-    /// CPU time that looking into a VM took, by the kernel's word.
+    /// CPU time that scans of a VM took, by the kernel's count.
     ScanSpent(ScanSpent),
     /// A VM's RAM is another one, or elsewhere.
     RamChanged(RamChange),
@@ -62,7 +62,7 @@ pub struct RamRange {
 /// Least and most bytes of one tier that a VM may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierLimit {
-    /// Bytes kept for the VM even if others' pages are hotter.
+    /// Bytes reserved for the VM even if others' pages are hotter.
     pub floor_bytes: u64,
     /// Never exceeded by the engine's moves, bytes.
     pub ceiling_bytes: u64,
@@ -159,12 +159,12 @@ pub struct TierMemory {
     pub tier: TierId,
     /// All memory of its nodes, bytes.
     pub total_bytes: u64,
-    /// Free now, less what the kernel's watermarks keep, bytes.
+    /// Free now, less the kernel's watermarks, bytes.
     pub free_bytes: u64,
 }
 
-/// RAM was plugged in or taken out, or it is elsewhere in the hypervisor's memory: nothing of the old map counts. What
-/// an operator set for the VM stays.
+/// RAM was plugged in or taken out, or it is elsewhere in the hypervisor's memory: nothing of the old map counts.
+/// Settings that an operator made for the VM stay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamChange {
     /// The VM that has the RAM.
@@ -189,8 +189,7 @@ pub struct ScanFailure {
     pub fatal: bool,
 }
 
-/// CPU time of what looks into a VM (its worker) since the last such report: passes, searches, and what led
-/// to no answer.
+/// CPU time of the VM's worker since the last such report: passes, searches, and requests that led to no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanSpent {
     /// The VM.
@@ -206,7 +205,7 @@ pub enum MoveStatus {
     Moved,
     /// The page was in the wanted tier before.
     AlreadyThere,
-    /// Pinned or in use, also after retries; it stays where it was.
+    /// Pinned or in use, also after retries; it stays on its node.
     Busy,
     /// No page backs it.
     Absent,
@@ -214,10 +213,10 @@ pub enum MoveStatus {
     NoMemory,
     /// Not tried: the budget, a pause or the VM's end came first.
     NotTried,
-    /// The kernel said something else (an errno).
+    /// The kernel returned another error (an errno).
     Failed(i32),
     /// Processes other than the hypervisor and ours map it, and it is theirs too: merged by KSM, or of a template file.
-    /// It stays where it was.
+    /// The page stays on its node.
     MappedByOthers,
 }
 

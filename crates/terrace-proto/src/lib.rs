@@ -1,10 +1,10 @@
 //! Plain data that Terrace's parts exchange.
 //!
-//! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
-//! engine and the actions that come out of it; the observation log's format; sizes of VMs and what resizes them
-//! ([`provision`]); what people see ([`snapshot`]); the messages between
-//! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]); what others
-//! said, fit to be shown ([`printable`]). It leaves to others: every decision, every system call, every clock.
+//! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the engine and the
+//! actions that come out of it; the observation log's format; sizes of VMs and their providers ([`provision`]); the
+//! views for people ([`snapshot`]); the messages between the daemon and the worker that holds one VM's memory; those
+//! between host and guest agent ([`agent`]); text of other programs, fit to be shown ([`printable`]). It leaves to
+//! others: every decision, every system call, every clock.
 //!
 //! Wire data is untrusted: each type that has a rule is built by `TryFrom`, also when decoded.
 

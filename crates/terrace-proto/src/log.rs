@@ -1,11 +1,11 @@
 //! The observation log, version 1.
 //!
 //! A file is a header (`MAGIC`, then the version as little-endian `u16`) and records: kind `u16`,
-//! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 2 the end of
-//! a log that was given up, with the reason, 0x100 + n an event, 0x200 + n an action, where n is the variant's
-//! position. A log of the controller of a guest's ranges has kinds of its own: 3 its start record, 0x300 + n its events,
-//! 0x400 + n its actions; to a reader that does not know them it is a log without a start record. Readers skip kinds that they
-//! do not know by their length, so later versions may add kinds without breaking earlier readers.
+//! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 2 the end of a log that
+//! was given up, with the reason, 0x100 + n an event, 0x200 + n an action, with n the variant's position. A log of the
+//! controller of a guest's ranges has kinds of its own: 3 its start record, 0x300 + n its events, 0x400 + n its
+//! actions; to a reader that does not know them it is a log without a start record. Readers skip kinds that they do not
+//! know by their length, so later versions may add kinds without breaking earlier readers.
 //! A record that is cut off at the end (the daemon was killed) ends the log without an error, but
 //! is reported.
 
@@ -255,7 +255,7 @@ pub fn frame(now: Tick, record: &Record) -> Result<Vec<u8>, LogError> {
     framed(now, encoded.map_err(|e| io::Error::other(e.to_string()))?)
 }
 
-/// The last record of a log that was given up, which says why.
+/// The last record of a log that was given up, with the reason.
 ///
 /// # Errors
 /// As [`frame`].
@@ -374,7 +374,7 @@ impl<R: Read> LogReader<R> {
         self.cut_off
     }
 
-    /// The reason why the log was given up, if its end says so.
+    /// The reason why the log was given up, if its last record has one.
     #[must_use]
     pub fn given_up(&self) -> Option<&str> {
         self.given_up.as_deref()

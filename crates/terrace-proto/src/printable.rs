@@ -1,18 +1,18 @@
-//! Text that others said, made fit for a terminal, a log and an answer of the API.
+//! Text of other programs, made fit for a terminal, a log and an answer of the API.
 //!
 //! A process, a monitor, a guest and a file's name are free to hold escape sequences, characters that reorder
-//! what stands beside them, and megabytes. This is the one place that takes that from them.
+//! the text beside them, and megabytes. This is the one place that removes them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Most characters of what others said that are kept in a sentence.
+/// Most characters of other programs' text that a sentence quotes.
 pub const MAX_TEXT_CHARS: usize = 1000;
 /// Most bytes of a VM's name.
 pub const MAX_NAME: usize = 255;
 
 /// Text in which every character that does not stand for itself on a terminal is written out, as `\u{1b}`: controls,
-/// line ends, marks that reorder or join, and what has no glyph.
+/// line ends, marks that reorder or join, and characters without a glyph.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(stands_for_itself) {
@@ -25,7 +25,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same, cut to so many characters of the result; `…` tells that it was cut.
+/// The same, cut to so many characters of the result; `…` marks the cut.
 #[must_use]
 pub fn excerpt(text: &str, most: usize) -> String {
     let mut out = String::new();
@@ -33,7 +33,7 @@ pub fn excerpt(text: &str, most: usize) -> String {
     for c in text.chars() {
         let before = out.len();
         push(&mut out, c);
-        // What is written out is ASCII; anything else is one character.
+        // A character that is written out is ASCII; anything else is one character.
         let width = if out.len() - before == c.len_utf8() {
             1
         } else {
@@ -50,7 +50,7 @@ pub fn excerpt(text: &str, most: usize) -> String {
 }
 
 /// Whether a name may be a VM's: 1 to 255 printable characters of ASCII that neither begins nor ends with a space.
-/// Two names that look alike are then alike.
+/// Two names that appear alike are then equal.
 #[must_use]
 pub fn is_vm_name(name: &str) -> bool {
     let is_long = name.is_empty() || name.len() > MAX_NAME;
@@ -62,7 +62,7 @@ pub fn is_vm_name(name: &str) -> bool {
 fn stands_for_itself(c: char) -> bool {
     match c {
         ' '..='~' => true,
-        // The standard library's own table of what is printed as it is.
+        // The standard library's own table of characters that are printed unchanged.
         _ => c.escape_debug().len() == 1,
     }
 }

@@ -75,7 +75,7 @@ impl Params {
     }
 }
 
-/// One thing that the controller hears. New kinds are added at the end: their position is their number in
+/// One event that the controller receives. New kinds are added at the end: their position is their number in
 /// the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangesEvent {
@@ -103,9 +103,9 @@ pub enum RangesEvent {
 /// added at the end: their position is their number in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangesAction {
-    /// Say what is free on each node; answered by `Free`.
+    /// Read the free memory of each node; answered by `Free`.
     ReadFree,
-    /// Say where pages are; answered by `Surveyed`.
+    /// Survey the nodes of pages; answered by `Surveyed`.
     Survey(Survey),
     /// Move pages; answered by `Migrated`.
     Migrate(Migration),
@@ -128,12 +128,12 @@ pub struct Mappings {
     pub pinned: Vec<Range>,
 }
 
-/// Limits on what the controller may spend.
+/// Limits on the controller's costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangesBudget {
     /// Bytes that may be copied in a second.
     pub bytes_per_s: u64,
-    /// Share of one CPU for asking where pages are, percent.
+    /// Share of one CPU for surveys, percent.
     pub cpu_percent: u32,
 }
 
@@ -188,7 +188,7 @@ pub struct PieceRun {
 pub struct Surveyed {
     /// The question's number.
     pub id: u64,
-    /// Runs of the pages that are there, ascending; `None` if the kernel does not answer, as for a process that
+    /// Runs of the pages that are present, ascending; `None` if the kernel does not answer, as for a process that
     /// ended.
     pub present: Option<Vec<PieceRun>>,
     /// CPU time that it took, ns.
@@ -215,7 +215,7 @@ pub struct Migration {
 pub enum PieceState {
     /// On a node.
     On(u32),
-    /// Pinned or in use: the piece stays where it was.
+    /// Pinned or in use: the piece stays on its node.
     Busy,
     /// The piece exists no more.
     Absent,
@@ -254,7 +254,7 @@ pub enum Stopped {
     SlowFull,
     /// Both are, and the headroom is too small.
     BothFull,
-    /// The kernel said so, against what it had told.
+    /// The kernel returned this, against its earlier figures.
     NoFreePage,
 }
 
@@ -277,7 +277,7 @@ pub struct Exchanged {
     pub promoted: u64,
     /// Went down.
     pub demoted: u64,
-    /// Pinned or in use; they stay where they are.
+    /// Pinned or in use; they stay on their nodes.
     pub busy: u64,
     /// Gone meanwhile, or refused.
     pub failed: u64,
@@ -296,7 +296,7 @@ pub struct EpochSummary {
     pub ranges: u64,
     /// Number of these ranges that fit into the first tier.
     pub fitting: u64,
-    /// Number of extents whose location was asked for, beside the pages that are to move.
+    /// Number of extents whose location was surveyed, beside the pages that are to move.
     pub surveys: u64,
     /// The exchange of the epoch; `None` if there was nothing to move.
     pub exchanged: Option<Exchanged>,

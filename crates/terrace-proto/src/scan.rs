@@ -42,10 +42,10 @@ pub struct ScanAnswer {
     pub known: PageBitmap,
     /// Some mapping's accessed bit was set.
     pub accessed: PageBitmap,
-    /// Some mapping was written since the last answer that told this (or the clearing pass); `None` if no source of
-    /// writes exists, or it tells later.
+    /// Some mapping was written since the last answer that reported this (or the clearing pass); `None` if no source of
+    /// writes exists, or it reports later.
     pub written: Option<PageBitmap>,
-    /// The 2 MiB block is mapped by a huge leaf, which says nothing about its 512 parts.
+    /// The 2 MiB block is mapped by a huge leaf, whose bits do not distinguish its 512 parts.
     pub huge_leaf: PageBitmap,
     /// Cost and counts.
     pub stats: ScanStats,
@@ -84,7 +84,7 @@ pub struct ScanStats {
 /// A virtual CPU's control registers, as the hypervisor reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct PagingRegisters {
-    /// CR0; bit 31 (PG) says whether paging is on.
+    /// CR0; bit 31 (PG) is set if paging is on.
     pub cr0: u64,
     /// CR3: top-level table's address in bits 12–51, PCID or cache bits below.
     pub cr3: u64,
@@ -100,8 +100,8 @@ pub struct Readings {
     /// Registers of each virtual CPU, in their order. `None` if they do not count: it ran a nested guest around them,
     /// or may have, and hypervisors then report that guest's.
     pub vcpus: Vec<Option<PagingRegisters>>,
-    /// Number of the VM's resets since its monitor was first connected to, as far as that told. What was found before
-    /// a reset does not count after it.
+    /// Number of the VM's resets since its monitor was first connected to, as far as that reported them. Tables that
+    /// were found before a reset do not count after it.
     pub resets: u64,
 }
 

@@ -40,7 +40,7 @@ pub enum Request {
         /// The monitor's readings right before.
         readings: Readings,
     },
-    /// Scan, starting from what the virtual CPUs' registers say now, and from what was found by searches.
+    /// Scan, starting from the current values of the virtual CPUs' registers, and from the tables that searches found.
     Scan {
         /// The request. Its `discover` is the caller's: it has sent a [`Request::Search`] before.
         request: ScanRequest,
@@ -49,12 +49,12 @@ pub enum Request {
         /// The time when the readings are too old to write by, on `CLOCK_MONOTONIC`: the guest may have started anew
         /// since.
         until: Tick,
-        /// The operator says that the guest runs Linux 6.6 or later: tell writes, by moving D aside.
+        /// The guest runs Linux 6.6 or later, by the operator's word: report writes, by moving D aside.
         writes: bool,
     },
 }
 
-/// The reason why top-level tables are not looked for in RAM: only those that registers name are walked then, and of
+/// The reason why top-level tables are not searched for in RAM: only those that registers name are walked then, and of
 /// processes that sleep nothing is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Withheld {
@@ -77,9 +77,9 @@ pub enum Response {
         /// The reason, for people.
         reason: String,
     },
-    /// The search is over; what it found is kept for the scans that follow.
+    /// The search is over; the tables that it found are stored for the scans that follow.
     Searched {
-        /// The reason why tables were not looked for, if they were not.
+        /// The reason why tables were not searched for, if they were not.
         withheld: Option<Withheld>,
     },
     /// The search could not be done now.

@@ -18,7 +18,7 @@ fn corpus(target: &str) -> PathBuf {
     root.join("fuzz/corpus").join(target)
 }
 
-/// The committed corpus is what this code sends: the format does not change by accident. With
+/// The committed corpus equals the bytes that this code sends: the format does not change by accident. With
 /// `TERRACE_WRITE_CORPUS=1` the files are written instead.
 #[test]
 fn the_committed_corpus_is_what_this_version_sends() {

@@ -6,7 +6,7 @@ use terrace_api::types::EventLine;
 use terrace_proto::Tick;
 use terrace_proto::printable::{MAX_TEXT_CHARS, excerpt};
 
-/// Number of events that are kept.
+/// The most events that the buffer has.
 const MAX_EVENTS: usize = 4096;
 
 /// A bounded list of events, numbered from 1.
@@ -33,10 +33,10 @@ impl Events {
         });
     }
 
-    /// Events whose number is above `after`; for 0 all that are kept.
+    /// Events whose number is above `after`; for 0 all in the buffer.
     ///
     /// # Errors
-    /// If somebody who has seen the events up to `after` has missed some: nobody is to believe that nothing happened.
+    /// If events after `after` are lost already: a follower must not conclude that nothing happened.
     pub fn after(&self, after: u64) -> Result<Vec<EventLine>, Missed> {
         let oldest = self.lines.front().map_or(1, |line| line.sequence);
         if after > self.last {
@@ -50,10 +50,10 @@ impl Events {
     }
 }
 
-/// The reason why a follower of the events cannot go on.
+/// The reason why a follower of the events cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missed {
-    /// More happened since than is kept.
+    /// More happened since than the buffer has.
     #[error(
         "events {0} to {1} are lost: the daemon keeps the last {MAX_EVENTS}, and the reader fell behind. \
          Start again with after=0"

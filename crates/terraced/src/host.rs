@@ -27,7 +27,7 @@ pub fn confine_process(config: &Config) -> Result<()> {
     confine::start(config.security.seccomp)
 }
 
-/// Serves this host until its inbox says stop. The inbox is made once the host was read: until then a signal ends the
+/// Serves this host until its inbox has a stop. The inbox is made once the host was read: until then a signal ends the
 /// process as it does any other.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
     let config = Arc::new(config);
     let damon = Damon::new(&root.join(""));
     let Inbox { sender, inputs } = inbox()?;
-    // A socket that nobody serves any more only misleads: it is removed with this.
+    // A socket that no process serves any more only misleads: it is removed with this.
     let _socket = take_over(&config.socket, sender.clone(), &damon)?;
     let claims = Claims::default();
     let worker = WorkerCommand {

@@ -1,6 +1,6 @@
 //! The daemon as a library: engine, clock, host and API, joined. The program beside it takes arguments and signals.
 //!
-//! Its modules from the bottom up; each imports only from those before it:
+//! The modules from the bottom up; each imports only from those before it:
 //!
 //! - `confine`: the rights of each thread.
 //! - `events`, `record`: the events for people, and the log for replays.

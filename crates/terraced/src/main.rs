@@ -14,7 +14,7 @@ use terraced::{Inbox, Simulated, Speed};
 #[command(name = "terraced", version, max_term_width = 100)]
 struct Args {
     /// The configuration file; drop-ins are read from FILE.d/*.toml. Without it
-    /// /etc/terrace/terrace.toml, or the built-in defaults where that is not there.
+    /// /etc/terrace/terrace.toml, or the built-in defaults if that does not exist.
     /// `terrace config check` checks it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -24,7 +24,7 @@ struct Args {
     /// With --simulate: seconds of the simulated machine in a second, or `max`; 1 without it.
     #[arg(long, value_name = "N", requires = "simulate")]
     speed: Option<Speed>,
-    /// With --simulate: where the API listens. Without it the daemon's socket for root, and
+    /// With --simulate: the socket of the API. Without it the daemon's socket for root, and
     /// $XDG_RUNTIME_DIR/terraced.sock for others.
     #[arg(long, value_name = "FILE", requires = "simulate")]
     socket: Option<PathBuf>,
@@ -44,7 +44,7 @@ enum Internal {
 
 fn main() -> ExitCode {
     terrace_sys::one_heap();
-    // First of all: nothing that is started from here on gains what its starter lacks.
+    // First of all: nothing that is started from here on gains rights that its starter lacks.
     if let Err(error) = terrace_sys::no_new_privileges() {
         eprintln!("terraced: {error}");
         return ExitCode::FAILURE;

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::events::Events;
 use crate::registry::{Registry, VmKey};
 
-/// A look at a host for its findings. It reads many files, so it never runs on the engine's thread.
+/// An inspection of a host for its findings. It reads many files, so it never runs on the engine's thread.
 pub type FindHost = Box<dyn FnOnce() -> Vec<Finding> + Send>;
 
 /// The result of a resize.
@@ -46,7 +46,7 @@ pub trait Served {
     fn paused(&self) -> bool;
     /// The reason why the observation log ended early; `None` if it did not.
     fn log_ended(&self) -> Option<String>;
-    /// A look at the host for `doctor`, to be taken on another thread.
+    /// The inspection of the host for `doctor`, to be run on another thread.
     fn find_host(&self) -> FindHost;
     /// Hands an operator's command to the engine.
     ///

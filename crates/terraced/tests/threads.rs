@@ -24,7 +24,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // The kill fails only if it has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -282,7 +282,7 @@ fn a_vms_threads_may_do_only_their_work_its_worker_nothing() {
     assert_eq!((held, worker.no_new_privileges), ([0; 3], 1), "{worker:?}");
     // Those of the process that started it, and its own.
     assert_eq!((worker.seccomp, worker.filters), (2, 3), "{worker:?}");
-    // What the daemon asks the kernel and the monitor about it is not refused.
+    // The daemon's queries of the kernel and the monitor about it are not refused.
     daemon.wait("memory of the VM", |daemon| {
         let vm = daemon.get("/v1/vms/vm1").unwrap_or_default();
         !vm.contains("Operation not permitted") && vm.contains("managed")
@@ -311,7 +311,7 @@ fn no_thread_has_a_heap_of_its_own() {
     let daemon = Daemon::start("");
     daemon.wait("threads", |daemon| daemon.names().contains("agents"));
     let maps = fs::read_to_string(format!("/proc/{}/maps", daemon.process.0.id())).unwrap();
-    // Each begins at a multiple of its size; what is not used of it yet is kept out of reach.
+    // Each begins at a multiple of its size; its unused part is out of reach.
     const HEAP: u64 = 64 << 20;
     let reserved = maps.lines().filter(|line| {
         let (range, rest) = line.split_once(' ').unwrap();

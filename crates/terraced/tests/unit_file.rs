@@ -28,7 +28,7 @@ fn values(key: &str) -> Vec<String> {
 fn analyze(test: &str, args: &[&str]) -> Option<Output> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(UNIT);
-    // It looks for the program, too.
+    // `systemd-analyze` searches for the program, too.
     let unit = shipped().replace("/usr/bin/terraced", env!("CARGO_BIN_EXE_terraced"));
     std::fs::write(&path, unit).unwrap();
     let said = Command::new("systemd-analyze")
@@ -66,7 +66,7 @@ fn the_unit_grants_the_daemon_exactly_its_threads_capabilities() {
 
 #[test]
 fn the_unit_takes_nothing_away_that_the_daemon_needs() {
-    // DAMON's files and cgroup.procs are written, processes looked at, monitors connected to.
+    // DAMON's files and cgroup.procs are written, processes inspected, monitors connected to.
     for (key, want) in [
         ("ProtectKernelTunables", "no"),
         ("ProtectControlGroups", "no"),

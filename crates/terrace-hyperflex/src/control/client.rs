@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
 /// Most bytes of an export that are taken: those of a VM of 16 TiB.
 const MAX_EXPORT: u64 = 1 << 30;
 
-/// The request of a device for a look, and the process that makes it.
+/// The request of a device for a pin check, and the process that makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The device's request.
@@ -53,7 +53,7 @@ pub enum ClientError {
 }
 
 /// Asks one device. Each request is a connection of its own, so that a device may be restarted between two. A device
-/// that hangs is an error of kind `TimedOut`, soon if it takes no connection or says nothing, at the latest
+/// that hangs is an error of kind `TimedOut`, soon if it takes no connection or sends nothing, at the latest
 /// if the whole takes too long.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// How the device stands; `verify` looks at the files as well.
+    /// The status of the device; `verify` checks the files as well.
     ///
     /// # Errors
     /// If the device does not answer.
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// Orders what each tier shall have, bytes, fastest first; `None` leaves a tier alone. Returns at once, with the
+    /// Orders the sizes of the tiers, bytes, fastest first; `None` leaves a tier alone. Returns at once, with the
     /// number of the targets.
     ///
     /// # Errors
@@ -95,8 +95,8 @@ impl Client {
         }
     }
 
-    /// Tells what the look of the number before came to, and asks for the next one. Says whose device it is: the
-    /// process that listens, if that can be told.
+    /// Sends the result of the pin check of the number before, and requests the next one. Returns the process that
+    /// listens, too, if it is known.
     ///
     /// # Errors
     /// If the device does not answer.
@@ -152,7 +152,7 @@ impl Client {
         let process = peer(&socket).ok().and_then(|peer| peer.pid);
         let mut sending = Timed::new(&socket, self.limits);
         sending.write_all(&line).map_err(failed)?;
-        // A device that refuses may close before it has read all of it: its answer says why.
+        // A device that refuses may close before it has read all of it: its answer has the reason.
         let sent = sending.write_all(behind);
         let mut reader = BufReader::new(sending);
         let mut line = Vec::new();
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A client whose patience is short, of a socket that somebody listens at.
+    /// A client with short limits, and the listener of its socket.
     fn impatient(folder: &Path, wait_ms: u64, whole_ms: u64) -> (UnixListener, Client) {
         let path = folder.join("control");
         let listener = UnixListener::bind(&path).unwrap();

@@ -1,6 +1,6 @@
 //! The way to a device: one request per connection on its control socket, one line of JSON each way.
 //!
-//! Bytes of an export or import follow the line, as many as it says.
+//! Bytes of an export or import follow the line, as many as it announces.
 
 mod client;
 mod server;
@@ -26,7 +26,7 @@ const MAX_LINE: u64 = 64 * 1024;
 pub enum Request {
     /// The question for the device's state.
     Status {
-        /// Whether to look at the files, which takes up to 0.5 s.
+        /// Whether to verify the files, which takes up to 0.5 s.
         verify: bool,
     },
     /// New sizes of the VM's tiers, fastest first; `None` leaves a tier's target as it is.
@@ -34,8 +34,8 @@ pub enum Request {
         /// Bytes, whole blocks of the tier ([`TierStatus::block_bytes`]).
         size_bytes: Vec<Option<u64>>,
     },
-    /// A number to look by: who but the hypervisor and what is the daemon's own has the VM's memory. With what the
-    /// look of the number before came to, which began after that was given.
+    /// The request of a number for a pin check: which processes have the VM's memory, except the hypervisor and the
+    /// daemon's own. Carries the result of the pin check of the number before, which began after that was given.
     Lease {
         /// `None`: there was none.
         #[serde(default)]
@@ -51,7 +51,7 @@ pub enum Request {
     },
 }
 
-/// The result of a look.
+/// The result of a pin check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PinCheckResult {
@@ -61,11 +61,11 @@ pub struct PinCheckResult {
     pub found: Holders,
 }
 
-/// The request of a device to whoever can see all processes.
+/// The request of a device to a process that can see all others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// The number of the next look; `None` if none is needed, by the operator's word.
+    /// The number of the next pin check; `None` if none is needed, by the operator's word.
     pub number: Option<u64>,
     /// Whether chains wait for it.
     pub waits: bool,
@@ -84,7 +84,7 @@ pub enum Reply {
         /// Number of the targets.
         generation: u32,
     },
-    /// The look that the device wants next.
+    /// The pin check that the device wants next.
     Lease(LeaseRequest),
     /// The balloons follow the line.
     Exported {
@@ -104,20 +104,20 @@ pub enum Reply {
 pub struct Status {
     /// Whether the hypervisor shares the VM's memory: the guest has a driver.
     pub connected: bool,
-    /// The process that connected to the hypervisor's socket, by its number where the device runs; `None`: nobody
-    /// did yet, or it is in another pid namespace.
+    /// The process that connected to the hypervisor's socket, by its number on the device's host; `None`: none did yet,
+    /// or it is in another pid namespace.
     #[serde(default)]
     pub hypervisor_pid: Option<u32>,
     /// Number of the targets of now.
     pub generation: u32,
-    /// Whether the driver was told these.
+    /// Whether the driver was sent these.
     #[serde(rename = "told")]
     pub targets_sent: bool,
     /// How often the guest started anew, which empties the balloons.
     pub resets: u64,
-    /// Memory that the VM's owner pays for, bytes; `None` if the operator said nothing.
+    /// Memory that the VM's owner pays for, bytes; `None` if the operator set none.
     pub total_bytes: Option<u64>,
-    /// The state of the leases; `None`: an older device does not look.
+    /// The state of the leases; `None`: an older device has no leases.
     #[serde(default)]
     pub leases: Option<LeaseStatus>,
     /// The VM's tiers, fastest first.
@@ -130,13 +130,13 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseStatus {
-    /// Memory is given back only after looks; else by the operator's word that nobody pins it.
+    /// Memory is given back only after pin checks; else by the operator's word that no process pins it.
     pub needed: bool,
     /// Whether it is given back now.
     pub stands: bool,
-    /// Whether chains wait for a look.
+    /// Whether chains wait for a pin check.
     pub waits: bool,
-    /// The result of the last look; `None`: nobody has looked yet, and nothing is given back.
+    /// The result of the last pin check; `None`: there was none yet, and nothing is given back.
     pub last: Option<Holders>,
 }
 
@@ -146,7 +146,7 @@ pub struct LeaseStatus {
 pub struct TierStatus {
     /// The guest's node.
     pub node: u32,
-    /// The host's node that its memory shall come from, if the operator said one.
+    /// The host's node that its memory shall come from, if the operator set one.
     #[serde(default)]
     pub host_node: Option<u32>,
     /// Whether its files prefer that node.
@@ -155,7 +155,8 @@ pub struct TierStatus {
     /// Why it cannot be resized, for people.
     #[serde(default)]
     pub problem: Option<String>,
-    /// The smallest page that is offered to the guest, bytes: sizes are whole ones of it. 0: an older device did not say.
+    /// The smallest page that is offered to the guest, bytes: sizes are whole ones of it. 0: an older device did not
+    /// report it.
     #[serde(default)]
     pub block_bytes: u64,
     /// The largest page that the tier's files are made of, bytes; 0: no hypervisor shares them yet.
@@ -165,21 +166,22 @@ pub struct TierStatus {
     pub whole_bytes: u64,
     /// Size that the tier is ordered to have, bytes.
     pub target_bytes: u64,
-    /// Size that the tier has by what the guest claims, bytes.
+    /// Size that the tier has by the guest's claims, bytes.
     pub size_bytes: u64,
-    /// Memory that was punched and that no second look has spoken for yet, bytes.
+    /// Memory that was punched and that no second pin check has cleared yet, bytes.
     #[serde(default)]
     pub unproven_bytes: u64,
-    /// Memory that was punched as somebody came who may have pinned it, bytes: out of use until the guest starts anew.
+    /// Memory that was punched as a process appeared that may have pinned it, bytes: out of use until the guest is
+    /// reset.
     #[serde(default)]
     pub withheld_bytes: u64,
-    /// The result of the last whole look at the files, if it was asked for; `None` before the first since the guest
-    /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
+    /// The result of the last whole verification of the files, if it was requested; `None` before the first since the
+    /// guest started. A verification continues for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
-    /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
+    /// The share of the claimed pages that are really gone, 0 to 1, by the same verification.
     #[serde(rename = "honesty")]
     pub verified_ratio: Option<f64>,
-    /// Seconds since that look began: nothing in it is older.
+    /// Seconds since that verification began: nothing in it is older.
     #[serde(default)]
     pub verified_age_s: Option<f64>,
     /// The guest's report, untrusted.
@@ -187,7 +189,7 @@ pub struct TierStatus {
 }
 
 impl TierStatus {
-    /// Whether the target is reached by what the guest claims.
+    /// Whether the target is reached by the guest's claims.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.size_bytes == self.target_bytes
@@ -195,7 +197,7 @@ impl TierStatus {
 }
 
 /// The statistics of a guest on a tier: untrusted, but nothing larger than such a VM can have, so that sums cannot
-/// overflow. `None`: it said nothing, or what cannot be.
+/// overflow. `None`: it reported nothing, or an impossible value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestReport {

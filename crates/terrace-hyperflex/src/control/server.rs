@@ -28,7 +28,8 @@ const PATIENCE: Limits = Limits {
     whole: Duration::from_secs(30),
 };
 
-/// How long files may be looked at for one answer, well below what clients wait for it; the next request goes on.
+/// The time for which files may be verified for one answer, well below the time that clients wait for it; the next
+/// request continues.
 const MAX_VERIFY_TIME: Duration = Duration::from_millis(500);
 
 /// How long to wait if no connection can be taken (no descriptors left, for one).
@@ -83,7 +84,7 @@ fn answer(socket: &UnixStream, shared: &Shared, sweeps: &mut Sweeps) -> std::io:
     });
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
-    // What the request took was its own.
+    // The time that the request took counts for itself.
     let mut socket = Timed::new(socket, PATIENCE);
     socket.write_all(&line)?;
     socket.write_all(&behind)
@@ -150,7 +151,7 @@ fn carry_out(
     }
 }
 
-/// Takes what a look came to, and says which one is wanted next.
+/// Takes the result of a pin check, and returns the one that is wanted next.
 fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> LeaseRequest {
     let (now, mut device) = (shared.now_ns(), shared.device());
     if pin_checked.is_some_and(|l| !device.pin_checked(l.number, l.found, now)) {
@@ -259,12 +260,12 @@ fn status(shared: &Shared) -> Status {
     }
 }
 
-/// Goes on with the looks at the files, and tells what the last ones that came to their ends said.
+/// Continues the verifications of the files, and puts the results of the last complete ones into `status`.
 fn verify_tiers(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
     let device = shared.device();
     let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
     let files = device.is_connected().then(|| device.files().clone());
-    // Files are looked at while the queues run on.
+    // Files are verified while the queues run on.
     drop(device);
     let Some(files) = files else { return };
     let scope = Scope {
@@ -278,7 +279,7 @@ fn verify_tiers(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
         || shared.device(),
         || begun.elapsed() < MAX_VERIFY_TIME,
     );
-    // What is said of the guest before is nothing that the one of now did.
+    // A verdict on the guest before the reset does not apply to the current one.
     if state.resets() != status.resets {
         return;
     }

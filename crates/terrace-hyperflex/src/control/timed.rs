@@ -13,7 +13,7 @@ pub(super) struct Limits {
     pub whole: Duration,
 }
 
-/// A socket that reads and writes within limits; what is late is an error of kind `TimedOut`.
+/// A socket that reads and writes within limits; a late read or write is an error of kind `TimedOut`.
 #[derive(Debug)]
 pub(super) struct Timed<'a> {
     socket: &'a UnixStream,
@@ -69,7 +69,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// The kernel says `EAGAIN` if a limit of a socket is over.
+/// Names the limit in an error; the kernel returns `EAGAIN` if a limit of a socket is over.
 pub(super) fn named(error: Error, what: &str, limit: Duration) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => late(what, limit),

@@ -13,7 +13,7 @@ use crate::tier::{Admit, EntryRefusal, Run, TierMap, admit};
 pub(super) struct Balloons {
     state: Arc<State>,
     tiers: Vec<TierMap>,
-    /// Pages in each: what the bits add up to.
+    /// Pages in each: the sum of the bits.
     actual: Vec<u64>,
     admit: Admit,
     /// Page orders that are taken, one bit each.
@@ -34,7 +34,7 @@ impl Balloons {
         balloons
     }
 
-    /// Replaces the rule of what is admitted.
+    /// Replaces the rule of admission.
     pub fn set_admit(&mut self, admit: Admit) {
         self.admit = admit;
     }
@@ -61,7 +61,7 @@ impl Balloons {
         self.recount();
     }
 
-    /// Empties one, whatever is in it.
+    /// Empties a balloon.
     pub fn empty(&mut self, tier: usize) {
         // Cut off at the end of the tier.
         self.state.put_all(tier, 0, u64::MAX, false);
@@ -91,7 +91,7 @@ impl Balloons {
         words.filter_map(move |word| self.admit(tier, Entry(u64::from_le_bytes(*word))).ok())
     }
 
-    /// Puts all pages of a run into the balloon (`on`), or takes them out, whichever are there already.
+    /// Puts all pages of a run into the balloon (`on`), or takes them out, in any state that they are in.
     #[inline]
     pub fn mark(&mut self, tier: usize, run: &Run, on: bool) {
         // A process that was killed may have marked a part of the run: no page counts twice.

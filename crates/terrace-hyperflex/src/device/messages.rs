@@ -18,8 +18,8 @@ type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 const NS_PER_S: u64 = 1_000_000_000;
 
 impl<B: Backing> Device<B> {
-    /// Tells the targets of now, if the driver does not know them and has a buffer for it. Older ones that it was
-    /// never told are not made up for.
+    /// Sends the current targets, if the driver does not know them and has a buffer for it. Older ones that were never
+    /// sent are not sent later.
     pub(super) fn tell(&mut self, queue: usize, ring: &Ring, memory: &Memory) {
         if self.has_sent_targets() {
             return;
@@ -74,7 +74,7 @@ impl<B: Backing> Device<B> {
         if interval_s == 0 {
             return None;
         }
-        // The driver posts anew only after an answer: its buffer is kept until new statistics are wanted.
+        // The driver posts anew only after an answer: its buffer is held until new statistics are wanted.
         let due = self.statistics.due_ns.is_some_and(|at| now_ns >= at);
         let kicked = self.notifications.rest(queue);
         if !due && !kicked {
@@ -95,8 +95,8 @@ impl<B: Backing> Device<B> {
                 self.counters.broken_rings += 1;
                 return None;
             }
-            // The driver posts in return, which brings a kick only if the ring says so by now; another one may be
-            // there already.
+            // The driver posts in return, which brings a kick only if the ring's notifications are on by now; another
+            // one may be there already.
             let _ = ring.enable_notification();
             self.notifications.signal(ring);
             return self.next_is_there(queue, ring, memory).then_some(now_ns);
@@ -105,7 +105,7 @@ impl<B: Backing> Device<B> {
         {
             let mut state = ring.get_mut();
             let ring = state.get_queue_mut();
-            // Not taken: a ring that stops or a process that ends meanwhile finds it where the driver posted it.
+            // Not taken: a ring that stops or a process that ends meanwhile finds it at the place of the driver's post.
             // Places in a ring begin at 0 again after 65,535.
             let back = ring.next_avail().wrapping_sub(1);
             ring.set_next_avail(back);
@@ -125,7 +125,7 @@ impl<B: Backing> Device<B> {
         let there = self.next_chain(ring, memory).is_some();
         if there {
             ring.get_mut().get_queue_mut().set_next_avail(next);
-            // It may have been posted while no kick was asked for.
+            // It may have been posted while notifications were off.
             self.kick(queue);
         }
         there

@@ -1,8 +1,8 @@
-//! The device: what happens in a turn over its queues.
+//! The device: one turn over its queues.
 //!
-//! Responsible for: which queue is served next and for how long, restarts of the guest, targets. Time is an
-//! argument. Page queues are in `pages.rs`, the memory behind them in `ram.rs`, events and statistics in `messages.rs`. It
-//! leaves to others: the vhost-user protocol, the clock, and the control socket.
+//! Responsible for: which queue is served next and for how long, restarts of the guest, targets. Time is an argument.
+//! Page queues are in `pages.rs`, the memory behind them in `ram.rs`, events and statistics in `messages.rs`. It leaves
+//! to others: the vhost-user protocol, the clock, and the control socket.
 //!
 //! Nothing that a guest puts into a ring makes a turn fail: it is counted and answered, or the queue rests until the
 //! next kick.
@@ -70,14 +70,14 @@ struct Stop {
 }
 
 impl Stop {
-    /// Whether somebody waits for the work on a ring to end.
+    /// Whether a thread waits for the work on a ring to end.
     #[inline]
     fn is_requested(&self, ring: &Ring) -> bool {
         self.halt.is_requested() || ring.halt().is_requested()
     }
 }
 
-/// Buffers of a turn, kept so that no chain allocates.
+/// Buffers of a turn, reused so that no chain allocates.
 #[derive(Debug, Default)]
 struct Scratch {
     bytes: Vec<u8>,
@@ -104,12 +104,12 @@ impl<B: Backing> Device<B> {
             scratch: Scratch::default(),
             config,
         };
-        // A process that was killed may have punched pages that no look has spoken for.
+        // A process that was killed may have punched pages that no pin check has cleared.
         device.leasing.find_undone(&device.state);
         device
     }
 
-    /// Replaces the rule of what is admitted, so that tests see a wrong one found.
+    /// Replaces the rule of admission, so that tests show that a wrong one is found.
     pub fn set_admit(&mut self, admit: Admit) {
         self.balloons.set_admit(admit);
     }
@@ -161,7 +161,7 @@ impl<B: Backing> Device<B> {
         self.ram.set_memory(memory);
     }
 
-    /// Says whether the driver asked for event indices.
+    /// Sets whether the driver negotiated event indices.
     pub fn set_event_idx(&mut self, on: bool) {
         self.notifications.event_idx = on;
     }
@@ -172,7 +172,7 @@ impl<B: Backing> Device<B> {
         self.ram.memory().is_some()
     }
 
-    /// The request of who waits for the device that its turn ends.
+    /// The request of a thread that waits for the device that its turn ends.
     #[must_use]
     pub fn halt(&self) -> &Halt {
         &self.stop.halt
@@ -244,14 +244,14 @@ impl<B: Backing> Device<B> {
         Ok(())
     }
 
-    /// The guest started anew: it owns all of its memory, and nobody has told it anything.
+    /// Resets the device after the guest started anew: the guest owns all of its memory, and was sent nothing yet.
     pub fn reset(&mut self) {
         let held: u64 = self.actual().iter().sum();
         tracing::info!("the guest started anew; balloons with {held} pages are empty now");
-        // Before the state is emptied, which knows the pages that are to be told of.
+        // Before the state is emptied, which has the pages that are to be logged.
         self.forget_open();
         self.balloons.reset();
-        // The next driver knows neither targets nor what was said to the one before.
+        // The next driver knows neither the targets nor the messages to the one before.
         self.sent_generation = None;
         self.statistics.forget();
         self.throttle.forget();
@@ -262,7 +262,7 @@ impl<B: Backing> Device<B> {
         self.notifications.kick(queue);
     }
 
-    /// Serves what is there; returns when it wants to be called again without a kick, if ever. A time in the past
+    /// Serves the rings' chains; returns when it wants to be called again without a kick, if ever. A time in the past
     /// means at once.
     pub fn turn(&mut self, now_ns: u64, rings: &[Ring]) -> Option<u64> {
         // A timer may come after the hypervisor went away: nothing is freed in its name then.
@@ -279,7 +279,7 @@ impl<B: Backing> Device<B> {
                 break;
             };
             // Who waits comes first: this thread could have the lock again before the one that waits for it wakes.
-            // What is left is served in the next turn, as no kick may come for it.
+            // The rest is served in the next turn, as no kick may come for it.
             if self.stop.is_requested(ring) {
                 want(Some(now_ns));
                 continue;
@@ -288,7 +288,7 @@ impl<B: Backing> Device<B> {
             let Some(_work) = ring.work() else {
                 continue;
             };
-            // The work on this ring is held by now: it cannot start anew between this look and its first chain.
+            // The work on this ring is held by now: it cannot start anew between this check and its first chain.
             self.follow_rings(rings);
             want(match role {
                 QueueRole::Inflate(_) | QueueRole::Deflate(_) => {
@@ -305,7 +305,7 @@ impl<B: Backing> Device<B> {
     }
 
     /// Tells by the places of the rings whether they are those of before. A ring that is back at 0 belongs to a
-    /// driver that started anew; any other place is what the hypervisor says after a restart of this process. Rings
+    /// driver that started anew; any other place is set by the hypervisor after a restart of this process. Rings
     /// may start while others are served, so this comes before each of them.
     fn follow_rings(&mut self, rings: &[Ring]) {
         let stand: [Option<Stand>; queues(MAX_TIERS)] =
@@ -341,7 +341,7 @@ impl<B: Backing> Device<B> {
                 self.balloons.empty(tier);
             }
             let is_empty = self.actual().get(tier) == Some(&0);
-            // Noted before the chain is: a process that is killed in between leaves no chain with what was noted of
+            // Noted before the chain is: a process that is killed in between leaves no chain with the note of
             // another.
             self.state.set_from_empty(queue, is_empty);
         }
@@ -349,7 +349,7 @@ impl<B: Backing> Device<B> {
         begun
     }
 
-    /// Leaves a chain that was undone in its ring, as if it had not been looked at.
+    /// Leaves a chain that was undone in its ring, as if unread.
     fn leave(&mut self, queue: usize, ring: &Ring, position: u16) {
         ring.get_mut().get_queue_mut().set_next_avail(position);
         // Nothing of it is done, so nothing of it may count as done if this process is killed now.

@@ -1,4 +1,4 @@
-//! Notifications: the driver's kicks, and the interrupts that it asked for.
+//! Notifications: the driver's kicks, and the interrupts that it wants.
 
 use vhost_user_backend::VringT as _;
 
@@ -8,7 +8,7 @@ use crate::ring::Ring;
 pub(super) struct Notifications {
     /// Queues that have something, as far as is known.
     kicked: Vec<bool>,
-    /// Whether the driver asked for event indices.
+    /// Whether the driver negotiated event indices.
     pub event_idx: bool,
 }
 
@@ -39,7 +39,7 @@ impl Notifications {
         kicked.is_some_and(std::mem::take)
     }
 
-    /// Interrupts the guest if it asked for that.
+    /// Interrupts the guest if it wants interrupts.
     pub fn signal(&self, ring: &Ring) {
         // A ring that cannot be read gets one interrupt too many: one too few would have its driver wait for ever.
         let wanted = !self.event_idx || ring.needs_notification().unwrap_or(true);

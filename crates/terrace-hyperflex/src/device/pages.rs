@@ -21,9 +21,9 @@ const HOLE_BYTES: u64 = 8 << 20;
 pub(super) enum Drained {
     /// Nothing was left.
     Empty,
-    /// Nothing was left but what waits for a look.
+    /// No chain was left but those that wait for a pin check.
     Open,
-    /// Nothing more before a look, or this time.
+    /// No more chains before a pin check, or this time.
     Waiting(Option<u64>),
     /// The queue is served no more until the guest starts anew.
     Ended,
@@ -31,7 +31,7 @@ pub(super) enum Drained {
     More,
     /// The ring makes no sense.
     Broken,
-    /// Somebody waits for the ring or the device; what was not done is still there.
+    /// A thread waits for the ring or the device; the chains that were not served are still in the ring.
     Halted,
     /// The guest has had its rate; more from this time on.
     Throttled(u64),
@@ -45,7 +45,7 @@ pub(super) struct Taken {
 }
 
 impl<B: Backing> Device<B> {
-    /// Serves a page queue that was kicked; returns when it wants to go on without a kick.
+    /// Serves a page queue that was kicked; returns when it wants to continue without a kick.
     pub(super) fn page_queue(
         &mut self,
         now_ns: u64,
@@ -77,7 +77,7 @@ impl<B: Backing> Device<B> {
                 Drained::More | Drained::Halted => break Some(now_ns),
                 Drained::Throttled(at) => break Some(at),
                 Drained::Waiting(at) => break at,
-                // The queue stays kicked: the answer to a look brings a turn, in which its chains are answered.
+                // The queue stays kicked: the result of a pin check brings a turn, in which its chains are answered.
                 Drained::Open if !ring.enable_notification().unwrap_or(false) => break None,
                 Drained::Ended => {
                     self.notifications.rest(queue);
@@ -88,7 +88,7 @@ impl<B: Backing> Device<B> {
                     self.notifications.rest(queue);
                     break None;
                 }
-                // The driver may have posted while notifications were off: without a second look the queue stalls.
+                // The driver may have posted while notifications were off: without a second check the queue stalls.
                 Drained::Empty if !ring.enable_notification().unwrap_or(false) => {
                     self.notifications.rest(queue);
                     break None;
@@ -161,7 +161,7 @@ impl<B: Backing> Device<B> {
         at
     }
 
-    /// Works on a chain; returns the length of its answer, or `None` if it was told to end and undid all of it.
+    /// Works on a chain; returns the length of its answer, or `None` if it was stopped and undid all of it.
     fn chain<M>(
         &mut self,
         role: QueueRole,
@@ -188,7 +188,7 @@ impl<B: Backing> Device<B> {
             }
             Ok(_) | Err(Malformed) => {
                 self.counters.malformed_chains += 1;
-                // Nonsense is paid for too: it costs the device a look at the chain.
+                // Nonsense is paid for too: it costs the device a read of the chain.
                 self.throttle.take(1);
                 Some(0)
             }
@@ -197,8 +197,8 @@ impl<B: Backing> Device<B> {
         len
     }
 
-    /// Takes entries into the balloon or out of it, or none if it is told to end. `begun`: a process before this
-    /// one may have done part of it, so that what looks done counts as taken.
+    /// Takes entries into the balloon or out of it, or none if it is stopped. `begun`: a process before this one may
+    /// have done part of it, so that an entry that is done already counts as taken.
     fn entries(
         &mut self,
         role: QueueRole,
@@ -214,7 +214,7 @@ impl<B: Backing> Device<B> {
         let mut taken = Taken::default();
         let mut runs = std::mem::take(&mut self.scratch.runs);
         runs.clear();
-        // By entries and not by pages: each may be a hole of its own, whatever its size.
+        // By entries and not by pages: each may be a hole of its own, of any size.
         self.throttle.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
         for word in bytes.as_chunks::<ENTRY_BYTES>().0 {
             match self.entry(tier, inflate, begun, Entry(u64::from_le_bytes(*word))) {
@@ -232,7 +232,7 @@ impl<B: Backing> Device<B> {
         let done = if inflate {
             self.free(tier, ring, &mut runs).map(|failed| {
                 let lost = failed.entries;
-                // They were marked, and are out of the balloon again: the driver has to hear that they are its own.
+                // They were marked, and are out of the balloon again: the driver must be answered that they are its own.
                 taken.taken -= lost;
                 taken.refused += lost;
                 self.counters.refuse(EntryRefusal::Punch, lost.into());
@@ -268,21 +268,22 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
-    /// again. Told to end, it takes all of them out, for those that are gone already are the guest's still: `None`.
+    /// Gives runs back to the host, neighbours together; returns the runs that the kernel did not take, out of the
+    /// balloon again. If it is stopped, it takes all of them out, for those that are gone already are the guest's
+    /// still: `None`.
     fn free(
         &mut self,
         tier: usize,
         ring: &Ring,
         runs: &mut [(usize, Run)],
     ) -> Option<PunchFailures> {
-        // Neighbours become one hole, in whatever order the guest names them: one call of the kernel instead of one
+        // Neighbours become one hole, in any order in which the guest names them: one call of the kernel instead of one
         // for each page.
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut failed = PunchFailures::default();
         for (region, whole, entries) in groups(runs) {
             if self.stop.is_requested(ring) {
-                // All of them: a driver that starts anew finds nothing of the chain, and one that goes on has it done
+                // All of them: a driver that starts anew finds nothing of the chain, and one that continues has it done
                 // anew.
                 for (_, run) in runs.iter() {
                     self.balloons.mark(tier, run, false);
@@ -291,7 +292,7 @@ impl<B: Backing> Device<B> {
             }
             self.counters.holes += 1;
             if !self.ram.free(region, &whole) {
-                // A page that has its memory still is in no balloon, or the guest would be said to be dishonest.
+                // A page that has its memory still is in no balloon, or the guest would be reported as dishonest.
                 self.balloons.mark(tier, &whole, false);
                 failed.entries += u32::try_from(entries).unwrap_or(u32::MAX);
                 failed.pages += whole.pages;
@@ -326,7 +327,7 @@ pub(super) fn write_answer(memory: &GuestMemoryMmap, at: GuestAddress, taken: Ta
     let answer = [taken.taken.to_le_bytes(), taken.refused.to_le_bytes()];
     match memory.write_slice(answer.as_flattened(), at) {
         Ok(()) => 8,
-        // The memory may be another one since the chain was read, if the chain waited for a look.
+        // The memory may be another one since the chain was read, if the chain waited for a pin check.
         Err(_) => 0,
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that a hypervisor shares: what of it fits the tiers, and which host nodes it comes from.
+//! The memory that a hypervisor shares: the parts that fit the tiers, and the host nodes that they come from.
 
 use bytesize::ByteSize;
 use vm_memory::{GuestAddressSpace as _, GuestMemoryMmap};
@@ -14,9 +14,9 @@ use crate::tier::{Run, TierMap};
 /// The guest's memory, as far as a hypervisor shares it.
 pub(super) struct Ram<B> {
     backing: B,
-    /// `None`: no hypervisor is there.
+    /// `None`: no hypervisor is connected.
     memory: Option<Memory>,
-    /// The outcome for each tier's host node; `None` if the operator said none.
+    /// The outcome for each tier's host node; `None` if the operator set none.
     node_policies: Vec<Option<NodePolicy>>,
     /// The reason why a tier cannot be resized, per tier.
     problems: Vec<Option<String>>,
@@ -59,7 +59,7 @@ impl<B: Backing> Ram<B> {
 }
 
 impl Device<GuestFiles> {
-    /// Takes the memory that the hypervisor shares. What of it does not fit is told, and the guest runs on: QEMU does
+    /// Takes the memory that the hypervisor shares. Parts that do not fit are logged, and the guest runs on: QEMU does
     /// not survive a device that ends while it is started.
     pub fn set_memory(&mut self, memory: Memory) {
         let refused = self.ram.share(&memory, &self.config, self.balloons.tiers());
@@ -72,13 +72,14 @@ impl Device<GuestFiles> {
         &self.ram.backing
     }
 
-    /// The outcome for each tier's host node; `None` if the operator said none.
+    /// The outcome for each tier's host node; `None` if the operator set none.
     #[must_use]
     pub fn node_policies(&self) -> &[Option<NodePolicy>] {
         &self.ram.node_policies
     }
 
-    /// The reason why a tier cannot be resized, if so: its files cannot give back what is offered to the guest.
+    /// The reason why a tier cannot be resized, if so: its files cannot give back the page sizes that are offered to
+    /// the guest.
     #[must_use]
     pub fn problems(&self) -> &[Option<String>] {
         &self.ram.problems
@@ -89,7 +90,7 @@ impl Ram<GuestFiles> {
     /// Takes the memory that the hypervisor shares; returns how many tiers do not prefer their nodes.
     fn share(&mut self, memory: &Memory, config: &Config, maps: &[TierMap]) -> u64 {
         let files = GuestFiles::new(&memory.memory());
-        // Each of these is told and none ends the device: the VM would end with it.
+        // Each of these is logged and none ends the device: the VM would end with it.
         self.check_page_sizes(&files, maps, config.block_bytes());
         for (i, tier) in maps.iter().enumerate() {
             let bytes = files.uncovered_bytes(tier);
@@ -106,13 +107,13 @@ impl Ram<GuestFiles> {
         }
         let refused = self.prefer_nodes(&files, &memory.memory(), config, maps);
         self.backing = files;
-        // What is read and what is punched are of one table: the hypervisor's may be a newer one already.
+        // Reads and holes use one table: the hypervisor's may be a newer one already.
         self.memory = Some(Memory::new(GuestMemoryMmap::clone(&memory.memory())));
         refused
     }
 
-    /// Notes the tiers whose files cannot give back what is offered: the guest has read by now which page sizes it may
-    /// give.
+    /// Notes the tiers whose files cannot give back the page sizes that are offered: the guest has read by now which
+    /// page sizes it may give.
     fn check_page_sizes(&mut self, files: &GuestFiles, maps: &[TierMap], smallest: u64) {
         let tiers = maps.iter().zip(&mut self.problems).enumerate();
         for (i, (tier, problem)) in tiers {
@@ -124,7 +125,7 @@ impl Ram<GuestFiles> {
             if let Some(what) = now.as_ref().filter(|_| now != *problem) {
                 tracing::error!("{what}");
             }
-            // Overwritten by `None` too: a later table may be without what was wrong in this one.
+            // Overwritten by `None` too: a later table may be without the problem of this one.
             *problem = now;
         }
     }

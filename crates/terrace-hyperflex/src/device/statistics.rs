@@ -25,7 +25,7 @@ impl Statistics {
         &self.said
     }
 
-    /// Takes one in; none that is not plausible: rather nothing than what was true once.
+    /// Takes one in; none that is not plausible: better no value than an outdated one.
     pub fn take(&mut self, said: Statistic, is_plausible: bool) {
         let tier = self.said.get_mut(said.tier);
         if let Some(slot) = tier.and_then(|tier| tier.get_mut(said.tag)) {

@@ -1,8 +1,10 @@
-//! Whether what the guest claims to have given back is gone: sweeps over the files behind each tier.
+//! Verification: whether the memory that the guest claims to have given back is gone, by sweeps over the files behind
+//! each tier.
 //!
-//! Responsible for: where each tier's sweep is, whose turn it is, and what the last whole one said. A guest decides in
-//! how many pieces its memory is, so a sweep takes as many goes as it needs; nothing that a guest does ends it but a
-//! new start, which empties the balloons. It leaves to others: how long a go takes, and what follows from a verdict.
+//! Responsible for: the position of each tier's sweep, whose turn it is, and the result of the last whole one. A guest
+//! decides in how many pieces its memory is, so a sweep takes as many steps as it needs; nothing that a guest does ends
+//! it but a reset, which empties the balloons. It leaves to others: the time limit of a step, and the consequences of a
+//! verdict.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -19,7 +21,7 @@ use crate::tier::TierMap;
 /// Bytes of a block as `stat` counts them.
 const BLOCK_BYTES: u64 = 512;
 
-/// Runs of claimed pages that are looked at a second time while the queues wait, a system call each.
+/// Runs of claimed pages that are checked a second time while the queues wait, a system call each.
 const MAX_RECHECKED_RUNS: usize = 4096;
 
 /// The files, tiers and state that a sweep goes over.
@@ -29,7 +31,7 @@ pub(crate) struct Scope<'a> {
     pub state: &'a State,
 }
 
-/// The sweeps of a device, kept from one request to the next.
+/// The sweeps of a device, which last from one request to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     /// Resets of the guest that they are of.
@@ -52,8 +54,9 @@ impl Sweeps {
         self.tiers.iter().map(|tier| tier.verdict)
     }
 
-    /// Goes on while `in_time` says so, at least by one step; a tier is through once a sweep of it began and ended here.
-    /// While what `hold` gives is kept no queue is served, so that what is claimed is gone.
+    /// Continues while `in_time` returns true, at least by one step; a tier is through once a sweep of it began and
+    /// ended here. While the value that `hold` returns is held no queue is served, so that memory that is claimed is
+    /// gone.
     pub fn go_on<G>(
         &mut self,
         scope: &Scope<'_>,
@@ -103,19 +106,19 @@ impl Sweeps {
 #[derive(Debug)]
 struct Sweep {
     begun: Instant,
-    /// The tier's first page that was not looked at.
+    /// The tier's first page that was not checked.
     next: u64,
     seen: Verified,
     /// By device and inode: a file may be behind several parts of a tier.
     files: BTreeMap<(u64, u64), FileSeen>,
 }
 
-/// A file as `stat` tells it.
+/// A file as `stat` reports it.
 #[derive(Debug, Default)]
 struct FileSeen {
     bytes: u64,
     there_bytes: u64,
-    /// Of what can be looked at only as a whole: the tier's part, and what is claimed of it.
+    /// Of files that can be checked only as a whole: the tier's part, and the claimed bytes of it.
     of_tier_bytes: u64,
     claimed_pages: u64,
 }
@@ -130,7 +133,7 @@ impl Sweep {
         }
     }
 
-    /// Notes how much of a file is there.
+    /// Notes how much of a file is present.
     fn stat(&mut self, piece: &Piece<'_>) -> Option<&mut FileSeen> {
         let meta = piece.file.metadata().ok()?;
         let file = self.files.entry((meta.dev(), meta.ino())).or_default();
@@ -165,7 +168,7 @@ struct Sweeper<'a, H, T> {
 }
 
 impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
-    /// Goes on from where the sweep is; whether it came to its end.
+    /// Continues from the sweep's position; returns whether it came to its end.
     fn sweep(&self, sweep: &mut Sweep) -> bool {
         for piece in self.scope.files.pieces_of(self.map) {
             let end = piece.first + piece.bytes.div_ceil(PAGE_BYTES);
@@ -197,7 +200,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
         self.scope.state.count(self.number, from, pages)
     }
 
-    /// Skips a part of which no file can be seen: all that the guest claims there counts as kept.
+    /// Skips a part of which no file can be read: all of the guest's claims there count as still present.
     fn skip(&self, sweep: &mut Sweep, to: u64) {
         if sweep.next < to {
             sweep.seen.claimed_pages += self.claimed(sweep.next, to);
@@ -205,7 +208,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
         }
     }
 
-    /// Hugetlbfs says only how much of the whole file is there: an upper bound.
+    /// Takes a whole file of hugetlbfs, which reports only how much of it is present: an upper bound.
     fn whole(&self, sweep: &mut Sweep, piece: &Piece<'_>, end: u64) {
         let still = (self.hold)();
         let claimed = self.claimed(sweep.next, end);
@@ -218,8 +221,8 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
         sweep.next = end;
     }
 
-    /// Looks up to the end of the next part of a piece that is there, whatever its length: who asks for the rest of it
-    /// later makes the kernel walk over all of it again.
+    /// Checks up to the end of the next part of a piece that is present, of any length: if the rest of it were asked
+    /// for later, the kernel would walk over all of it again.
     fn step(&self, sweep: &mut Sweep, piece: &Piece<'_>, end: u64) {
         let at = |page: u64| piece.offset + (page - piece.first) * PAGE_BYTES;
         let page = |offset: u64| piece.first + (offset - piece.offset).div_ceil(PAGE_BYTES);
@@ -244,7 +247,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
         sweep.next = last;
     }
 
-    /// Claimed pages of a part that was there which are not there any more.
+    /// Claimed pages of a part that was present which are not present any more.
     fn gone_since(&self, piece: &Piece<'_>, first: u64, last: u64) -> u64 {
         let next = |from, on| self.scope.state.next(self.number, from, last, on);
         let at = |page: u64| piece.offset + (page - piece.first) * PAGE_BYTES;

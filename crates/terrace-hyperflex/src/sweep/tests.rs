@@ -180,7 +180,7 @@ fn claims_that_no_file_shows_are_not_known_to_be_gone() {
 fn a_file_that_is_behind_two_parts_of_a_tier_counts_once() {
     let it = Setup::new();
     let mut sweep = Sweep::new();
-    // 6 of 8 MiB are there; the tier is the first 3 MiB and the last 5.
+    // 6 of 8 MiB are present; the tier is the first 3 MiB and the last 5.
     let parts = FileSeen {
         bytes: 8 * MIB,
         there_bytes: 6 * MIB,

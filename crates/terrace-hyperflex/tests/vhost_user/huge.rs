@@ -1,4 +1,4 @@
-//! Tiers on hugetlbfs, where the machine has huge pages to spare.
+//! Tiers on hugetlbfs, if the machine has huge pages to spare.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -24,7 +24,7 @@ const PAGES: u64 = TIER / HUGE + 1;
 struct Pool(File);
 
 impl Pool {
-    /// `None` where the machine has none to give, said past the test harness's capture.
+    /// `None` if the machine has none to give, which is printed past the test harness's capture.
     fn new(test: &str) -> Option<Self> {
         let why = match Self::add() {
             Err(error) => error.to_string(),

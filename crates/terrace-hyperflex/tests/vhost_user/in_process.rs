@@ -56,7 +56,7 @@ fn a_vm_follows_targets_across_a_restart_of_its_device() {
     assert!(client.resize(&[Some(9 * MIB), None]).is_err());
     assert!(client.resize(&[Some(5)]).is_err());
 
-    // A guest that touches what it gave back is caught.
+    // A guest that touches pages that it gave back is caught.
     vm.touch(base, 1);
     let ratio = client.status(true).unwrap().tiers[1].verified_ratio;
     assert!(ratio > Some(0.99) && ratio < Some(1.0), "{ratio:?}");
@@ -265,7 +265,7 @@ fn a_restless_guest_delays_neither_hypervisor_nor_socket() {
     let blocks: Vec<Entry> = (0..32)
         .map(|i| Entry::new(vm.tier(2).start + i * 2 * MIB, 9))
         .collect();
-    // The same pages go in and out, and both rings say that there is more, for ever.
+    // The same pages go in and out, and both rings always have more chains.
     let rings = [4, 5].map(|queue| {
         let ring = &mut host.drivers[queue];
         for _ in 0..64 {

@@ -1,7 +1,7 @@
 //! The real program, killed at any moment while pages go in and out of the balloons, and started again.
 //!
-//! The guest here knows of each block of pages whose it is. Where the program died, what its state and the files say
-//! is compared with that; then the next one goes on with the chains that were left.
+//! The guest here knows of each block of pages whose it is. After the program's end its state and files are compared
+//! with that; then the next one continues with the chains that were left.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub const TIERS: usize = 2;
 /// Pages of a tier.
 pub const PAGES: u64 = 2048;
 const HUGE_PAGES: u64 = 512;
-/// Chains of a queue that wait at most: half of what its ring holds.
+/// Chains of a queue that wait at most: half of its ring's size.
 const WAITING: usize = 32;
 
 /// Whose a block of pages is.
@@ -54,7 +54,7 @@ impl Block {
     }
 }
 
-/// A chain that waits: whether it inflates, its blocks, and where its answer will be.
+/// A chain that waits: whether it inflates, its blocks, and the address of its answer.
 pub struct Chain {
     pub inflate: bool,
     pub blocks: Vec<usize>,
@@ -179,13 +179,13 @@ impl Guest {
         answered.len()
     }
 
-    /// Compares each block with the files and with what the state says is in the balloons. The first chain of each
-    /// queue may be done in part where the device was killed.
+    /// Compares each block with the files and with the balloons in the state. The first chain of each queue may be done
+    /// in part, as the device was killed.
     fn compare(&self, state: &State) {
         self.compare_of(0..TIERS, true, state);
     }
 
-    /// The same of some tiers, where the first chains are known to be done or not (`begun`).
+    /// The same of some tiers, if the first chains are known to be done or not (`begun`).
     pub fn compare_of(&self, tiers: std::ops::Range<usize>, is_begun: bool, state: &State) {
         let mut begun = vec![false; self.blocks.len()];
         let mut inflate = vec![false; self.blocks.len()];
@@ -299,7 +299,7 @@ fn a_device_killed_in_mid_chain_punches_nothing_of_the_guest() {
     }
     assert!(mid_chain > 0, "no kill met a chain");
 
-    // The last one finishes what was left, and goes when its hypervisor goes.
+    // The last one finishes the chains that were left, and goes when its hypervisor goes.
     let mut device = start(folder.path());
     let mut host = Hypervisor::connect(&socket, &guest.vm, drivers);
     wait_for("the chains that were left", || {

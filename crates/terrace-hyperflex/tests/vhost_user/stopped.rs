@@ -1,7 +1,7 @@
-//! Rings that are stopped in mid-chain, at seeded moments: whatever the guest writes after the answer stays.
+//! Rings that are stopped in mid-chain, at seeded moments: everything that the guest writes after the answer stays.
 //!
 //! The guest posts all of a tier and, once the hypervisor has its answer, uses every page of it again, as a driver
-//! does that was unloaded. Then each byte is looked at, and the state and the files beside it.
+//! does that was unloaded. Then each byte is checked, and the state and the files beside it.
 
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -36,7 +36,7 @@ fn goes_on(moments: u64, undone: u64) -> bool {
     moments < MOMENTS || (undone == 0 && moments < MAX_MOMENTS)
 }
 
-/// A chain: its entries and where its answer will be.
+/// A chain: its entries and the address of its answer.
 struct Chain {
     entries: Vec<Entry>,
     answer: u64,
@@ -96,7 +96,7 @@ impl Guest {
     }
 
     fn write_to(&self, pages: impl DoubleEndedIterator<Item = u64>, seed: u64) {
-        // The last ones first: those are what a chain comes to last.
+        // The last ones first: a chain comes to those last.
         for page in pages.rev() {
             let bytes = [byte(page, seed); PAGE_LEN];
             self.vm.memory().write_slice(&bytes, self.at(page)).unwrap();
@@ -138,7 +138,8 @@ impl Guest {
         blocks.chunks(most).map(post).collect()
     }
 
-    /// Kicks, and waits until a random page of what the first chain comes to first is gone: most of it is still to do.
+    /// Kicks, and waits until a random page of those that the first chain punches first is gone: most of it is still to
+    /// do.
     fn kick(&mut self, host: &Hypervisor, chains: &[Chain]) {
         host.kick(INFLATE);
         let first = self.pages_of(&chains[..1]);
@@ -163,14 +164,14 @@ impl Guest {
         pages
     }
 
-    /// The device's status once it has come to the end of its turn, whatever that does.
+    /// The device's status once it has come to the end of its turn, with any outcome.
     fn status(&self) -> Status {
         self.client().status(true).unwrap()
     }
 }
 
 fn byte(page: u64, seed: u64) -> u8 {
-    // Never what a hole reads as.
+    // Never the value that a hole reads as.
     1 + u8::try_from((page * 7 + seed * 31) % 255).unwrap()
 }
 
@@ -222,14 +223,14 @@ fn a_ring_stopped_in_mid_chain_resumes_at_base() {
         let lost = guest.lost_of(left.iter().copied(), seed + 1);
         assert_eq!(lost, 0, "of {} pages", left.len());
         undone += status.counters.undone_chains;
-        // Nothing but what was answered is in the balloon.
+        // Only answered pages are in the balloon.
         let ring = &host.drivers[INFLATE];
         assert_eq!((base, used(ring)), (answered, answered));
         let taken = answers(ring, done).0;
         assert_eq!(TIER_BYTES - status.tiers[1].size_bytes, taken * BLOCK);
         let seen = status.tiers[1].verified.unwrap();
         assert_eq!(seen.absent_pages, taken * BLOCK / PAGE);
-        // The same driver goes on.
+        // The same driver continues.
         host.set_up(INFLATE, base);
         finish(&host, &chains);
         is_all_the_hosts(&guest.status());
@@ -289,7 +290,7 @@ fn a_reset_in_mid_chain_frees_nothing_later_and_counts_once() {
         lost += guest.lost(seed + 1);
         assert_eq!(status.tiers[1].size_bytes, TIER_BYTES);
         host = host.restart(&guest.vm);
-        // Of which the device hears by the first kick.
+        // The device notices that at the first kick.
         assert_eq!(host.entries(0, &[Entry::new(5 * MIB, 0)]), (1, 0));
         assert_eq!(guest.status().resets, seed + 1);
         seed += 1;

@@ -21,7 +21,7 @@ const PAGE_QUEUES: usize = 2 * TIERS;
 /// The hypervisor's next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Stops the rings of a tier and starts them where they were.
+    /// Stops the rings of a tier and starts them at the same places.
     Stop(usize),
     /// Disables them and enables them.
     Disable(usize),
@@ -99,7 +99,8 @@ impl Storm {
     }
 
     /// The page queues of these tiers are idle: the guest uses all that it was not answered for, and nothing of that
-    /// goes, while the others are served. The device has come to the end of a turn by the time that it told its status.
+    /// goes, while the others are served. The device has come to the end of a turn by the time that it reported its
+    /// status.
     fn is_idle(&mut self, tiers: std::ops::Range<usize>) {
         self.harvest();
         let chains = tiers.clone().flat_map(|tier| &self.guest.waiting[2 * tier]);
@@ -263,7 +264,7 @@ fn a_stopped_ring_is_idle_whatever_was_sent_before() {
     let client = Client::new(&storm.args.control);
     let of_tier = 2 * (TIERS - 1);
     for i in 0..number("TERRACE_STORM_STEPS", 100) {
-        // The driver forgets what it asked for, and asks again.
+        // The driver forgets its requests, and posts them again.
         storm.guest.waiting = (0..PAGE_QUEUES).map(|_| VecDeque::new()).collect();
         for block in &mut storm.guest.blocks {
             block.owner = Owner::Guest(0);

@@ -10,7 +10,7 @@ use crate::{Gfn, Tick, TierId};
 
 /// The version of the messages that this code speaks.
 pub const VERSION: u16 = 1;
-/// Most NUMA nodes that an agent tells about.
+/// Most NUMA nodes that an agent reports.
 pub const MAX_NODES: usize = 64;
 /// Most frames in one message.
 pub const MAX_FRAMES: usize = 4096;
@@ -49,7 +49,7 @@ fn at_most(what: &'static str, got: u64, most: u64) -> Result<(), OutOfBounds> {
     }
 }
 
-/// The mode: who does what for the guest's memory.
+/// The mode: the parts of host and agent in managing the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// The agent finds hot pages and moves them.
@@ -190,7 +190,7 @@ pub struct Mechanism {
 pub struct Activity {
     /// Epochs that ended.
     pub epochs: u64,
-    /// Processes looked after now.
+    /// Processes that are managed now.
     pub processes: u32,
     /// Pages (of 4 KiB) moved up.
     pub promoted_pages: u64,
@@ -200,12 +200,12 @@ pub struct Activity {
     pub failed_pages: u64,
 }
 
-/// The guest's state as its agent tells it. Plain data; a [`Heartbeat`] is one within bounds.
+/// The guest's state as its agent reports it. Plain data; a [`Heartbeat`] is one within bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Nodes with memory, ascending.
     pub nodes: Vec<NodeMemory>,
-    /// Memory pressure, if the kernel tells it.
+    /// Memory pressure, if the kernel reports it.
     pub pressure: Option<Pressure>,
     /// Faults and swap of the whole guest.
     pub faults: Faults,
@@ -299,7 +299,7 @@ impl Heartbeat {
     }
 }
 
-/// Limits on what the agent may spend.
+/// Limits on the agent's costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "(u64, u8)", into = "(u64, u8)")]
 pub struct Budgets {
@@ -457,15 +457,15 @@ pub enum HostMessage {
         /// The reason, a sentence.
         reason: Text<200>,
     },
-    /// The mode, which says who does what.
+    /// The mode, which sets the parts of host and agent.
     Mode(Mode),
-    /// Neither sample nor move, or go on.
+    /// Neither sample nor move, or continue.
     Pause(bool),
     /// New budgets.
     Budgets(Budgets),
     /// Pages to move.
     Frames(Frames),
-    /// The host does not know who speaks: say hello.
+    /// The host does not know the sender: send a hello.
     WhoIsThere,
 }
 

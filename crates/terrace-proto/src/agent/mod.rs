@@ -1,7 +1,7 @@
 //! The channel between the agent in a guest and the host.
 //!
 //! Responsible for: the messages ([`AgentMessage`] to the host, [`HostMessage`] to the guest), their frames,
-//! and a decoder of bounded memory ([`Decoder`]). It leaves to others: sockets and ports, when to send what,
+//! and a decoder of bounded memory ([`Decoder`]). It leaves to others: sockets and ports, the times of messages,
 //! and whether to believe it.
 //!
 //! Neither end trusts the other. Each type with a rule becomes a value by `TryFrom`, also when decoded; every

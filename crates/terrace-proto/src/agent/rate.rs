@@ -60,7 +60,7 @@ mod tests {
         let mut allowed = Allowance::new(3, 10, Tick(0));
         assert!(allowed.take(Tick(0), 10));
         assert!(!allowed.take(Tick(1), 1));
-        // Asking often loses nothing: 300 looks of 10 ms are 3 s.
+        // Frequent calls lose nothing: 300 calls at 10 ms are 3 s.
         let step = Duration::from_millis(10);
         let mut now = Tick(0);
         let came = (0..300).filter(|_| {

@@ -13,7 +13,7 @@ use super::OutOfBounds;
 pub struct Text<const MAX: usize>(String);
 
 impl<const MAX: usize> Text<MAX> {
-    /// As much of `text` as fits; what may not be printed becomes `?`.
+    /// As much of `text` as fits; characters that may not be printed become `?`.
     #[must_use]
     pub fn lossy(text: &str) -> Self {
         let printable = |c: char| if is_printable(c) { c } else { '?' };

@@ -27,7 +27,7 @@ pub struct ProviderSpec {
     pub vm: String,
     /// The operator configured it, so that it counts before it has answered.
     pub is_configured: bool,
-    /// Nobody waits for the provider: as long as it does not answer, nothing is said of it.
+    /// No client waits for the provider: as long as it does not answer, nothing is logged of it.
     pub is_quiet: bool,
     /// The host's nodes behind the provider's tiers, as the operator configured them; empty: not configured.
     pub host_nodes: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct Mechanism {
     pub kind: ProviderKind,
     /// The name for people, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
     pub name: String,
-    /// The address at which the mechanism is asked, for people: a control socket, a monitor.
+    /// The address at which the mechanism is queried, for people: a control socket, a monitor.
     pub at: String,
 }
 
@@ -67,15 +67,15 @@ impl ProviderKind {
     }
 
     /// Whether memory may be taken away although a device is passed through: with virtio-mem QEMU unmaps from the
-    /// device what the guest unplugs, and refuses devices for which it cannot.
+    /// device the memory that the guest unplugs, and refuses devices for which it cannot.
     #[must_use]
     pub fn frees_pinned(self) -> bool {
         self == Self::VirtioMem
     }
 
-    /// Whether memory that the guest claims to have given back counts as gone only once a look at the host's memory
-    /// confirmed it. HyperFlex needs that: its guest may keep the memory. With the other mechanisms QEMU itself takes
-    /// the memory.
+    /// Whether memory that the guest claims to have given back counts as gone only once a verification of the host's
+    /// memory confirmed it. HyperFlex needs that: its guest may keep the memory. With the other mechanisms QEMU itself
+    /// takes the memory.
     #[must_use]
     pub fn needs_proof(self) -> bool {
         self == Self::HyperFlex
@@ -88,23 +88,23 @@ impl ProviderKind {
     }
 }
 
-/// A request to look at a provider.
+/// A request to query a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderQuery {
-    /// The provider to look at.
+    /// The provider to query.
     pub provider: ProviderId,
     /// Echoed in the report.
     pub number: u64,
-    /// The host's memory behind the VM is looked at as well, even if that costs more.
+    /// The host's memory behind the VM is verified as well, even if that costs more.
     pub verify: bool,
     /// Somebody waits for sizes: the report names the host's free memory.
     pub is_awaited: bool,
 }
 
-/// A provider's state, and what the host says of the hypervisor's process.
+/// A provider's state, and the host's figures of the hypervisor's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderReport {
-    /// The provider that was looked at.
+    /// The provider that was queried.
     pub provider: ProviderId,
     /// The [`ProviderQuery`]'s number.
     pub number: u64,
@@ -112,7 +112,7 @@ pub struct ProviderReport {
     pub mechanism: Option<Mechanism>,
     /// The provider's state, or why it is not known.
     pub status: Result<ProviderStatus, ProviderError>,
-    /// The host's memory was asked for.
+    /// Whether the host's memory was to be verified.
     pub verify: bool,
     /// Memory of the hypervisor's process.
     pub resident: Option<ResidentMemory>,
@@ -120,9 +120,9 @@ pub struct ProviderReport {
     pub pinned_by: Result<Option<String>, String>,
     /// The other processes that have the VM's RAM.
     pub held_by: OtherUsers,
-    /// The last order that the provider was given before the look; 0: none.
+    /// The last order that the provider was given before the query; 0: none.
     pub order: OrderId,
-    /// Free memory of the host's nodes, if the request asked for it.
+    /// Free memory of the host's nodes, if the request wanted it.
     pub host: Vec<NodeMemory>,
 }
 
@@ -163,7 +163,7 @@ pub struct NodeMemory {
     pub tier: Option<TierId>,
     /// The page size of the pool, bytes; 0: memory that is in none.
     pub page_bytes: u64,
-    /// Free, with page cache that nobody used lately, bytes.
+    /// Free, with page cache that was not used lately, bytes.
     pub free_bytes: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct ProviderStatus {
     pub total_bytes: Option<u64>,
     /// Requests of the guest that were refused.
     pub refused_entries: u64,
-    /// Number of reports that the guest has sent, if it sends them less often than the provider is looked at.
+    /// Number of reports that the guest has sent, if it sends them less often than the provider is queried.
     pub reports: Option<u64>,
     /// The VM's tiers, fastest first.
     pub tiers: Vec<TierStatus>,
@@ -208,9 +208,9 @@ pub struct TierStatus {
     pub target_bytes: u64,
     /// The tier's size by the guest's claims, bytes.
     pub size_bytes: u64,
-    /// The host's own figures; `None` if its memory was not looked at.
+    /// The host's own figures; `None` if its memory was not verified.
     pub verified: Option<Verified>,
-    /// Age of these figures, ns; 0 if the provider does not say.
+    /// Age of these figures, ns; 0 if the provider does not report it.
     pub verified_age_ns: u64,
     /// Bytes that were being given back when another process came that may have pinned them: out of use until the
     /// guest starts anew.
@@ -222,7 +222,7 @@ pub struct TierStatus {
 }
 
 impl TierStatus {
-    /// The size that the tier gets if it is asked to have `asked` bytes: whole blocks, never more. The provider
+    /// The size that the tier gets if `asked` bytes are ordered: whole blocks, never more. The provider
     /// refuses less than the least.
     #[must_use]
     pub fn rounded(&self, asked: u64) -> u64 {
@@ -276,14 +276,14 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Whether at least 99 % of what the guest claims to have given back is gone.
+    /// Whether at least 99 % of the memory that the guest claims to have given back is gone.
     #[must_use]
     pub fn is_honest(&self) -> bool {
         let (retained, claimed) = self.pages();
         claimed == 0 || u128::from(retained) * 100 <= u128::from(claimed)
     }
 
-    /// The share of what the guest claims to have given back that is really gone, 0 to 1. For people.
+    /// The share of the memory that the guest claims to have given back that is really gone, 0 to 1. For people.
     #[must_use]
     pub fn verified_ratio(&self) -> f64 {
         match self.pages() {
@@ -299,8 +299,8 @@ impl Verified {
     }
 }
 
-/// The reason why a provider did not do what it was asked. New kinds are added at the end: their position is their
-/// number in the log.
+/// The reason why a provider did not carry out an order or a query. New kinds are added at the end: their position is
+/// their number in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ProviderError {
     /// The provider does not answer, or its answer makes no sense.
@@ -347,7 +347,7 @@ impl Origin {
     }
 }
 
-/// Sizes that somebody wants a VM to have.
+/// Sizes that a client wants a VM to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizesWanted {
     /// Echoed in the answer.
@@ -370,7 +370,7 @@ pub struct SizesAnswer {
 }
 
 impl SizesAnswer {
-    /// Whether both answer the same request in the same way, in whatever words.
+    /// Whether both answer the same request in the same way, in any words.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let result = match (&self.result, &other.result) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Ordered {
     /// The change that was ordered, in a sentence.
     pub done: String,
-    /// Number of the order, which grows; [`OrderView::number`] of the VM tells whether a newer one came.
+    /// Number of the order, which grows; [`OrderView::number`] of the VM shows whether a newer one came.
     pub number: u64,
     /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`.
     pub by: String,
@@ -25,11 +25,11 @@ pub struct ProvisioningStatus {
     pub by: String,
     /// The same in words, to stand after "by".
     pub by_name: String,
-    /// The address at which the mechanism is asked: its control socket or monitor.
+    /// The address at which the mechanism is queried: its control socket or monitor.
     pub at: String,
-    /// The reason why nothing newer is known; what follows is as old as `age_s` says.
+    /// The reason why nothing newer is known; the fields below have the age `age_s`.
     pub problem: Option<String>,
-    /// Seconds since what follows was seen; `null` if nothing was seen yet.
+    /// Seconds since the figures below were read; `null` if there are none yet.
     pub age_s: Option<f64>,
     /// Whether the hypervisor shares memory with the device.
     pub connected: bool,
@@ -82,15 +82,15 @@ pub struct ProvisionedTier {
     /// Bytes that were being given back when another process came that may have pinned them: out of use until the
     /// guest starts anew.
     pub withheld_bytes: u64,
-    /// Host memory that is really behind the tier, bytes; `null` if the files were not looked at.
+    /// Host memory that is really behind the tier, bytes; `null` if the files were not verified.
     pub present_bytes: Option<u64>,
-    /// Bytes that the guest claims to have given back; `null` if the files were not looked at.
+    /// Bytes that the guest claims to have given back; `null` if the files were not verified.
     pub claimed_bytes: Option<u64>,
     /// Bytes of these that are still there.
     pub retained_bytes: Option<u64>,
-    /// The share of what the guest claims to have given back that is really gone, 0 to 1.
+    /// The share of the memory that the guest claims to have given back that is really gone, 0 to 1.
     pub verified_ratio: Option<f64>,
-    /// Seconds since the files were looked at.
+    /// Seconds since the files were verified.
     pub verified_age_s: Option<f64>,
     /// The reason why the target cannot be reached for now, if the guest gives one.
     pub stuck: Option<String>,
@@ -98,14 +98,14 @@ pub struct ProvisionedTier {
     pub inflated: bool,
     /// Bytes that admission counts of the tier.
     pub counted_bytes: u64,
-    /// Bytes that the VM may still take of the host for this tier: the counted ones less those that are there
+    /// Bytes that the VM may still take of the host for this tier: the counted ones less those that are present
     /// already.
     pub may_take_bytes: u64,
     /// The guest's own statistics, untrusted.
     pub guest: GuestTier,
 }
 
-/// A guest's statistics of a tier; `null`: it said nothing.
+/// A guest's statistics of a tier; `null`: it reported nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTier {
     /// Free bytes of the node.
@@ -169,11 +169,11 @@ pub enum OrderState {
     UnderWay,
     /// Every tier has the size that was ordered.
     Met,
-    /// The guest says that it cannot reach the target for now; it goes on when it can.
+    /// The guest reports that it cannot reach the target for now; it continues when it can.
     Stuck,
     /// The device did not take it.
     Failed,
-    /// Not known: the answer was lost, or half of the order was carried out. The next look tells.
+    /// Not known: the answer was lost, or half of the order was carried out. The next query shows it.
     Unknown,
 }
 

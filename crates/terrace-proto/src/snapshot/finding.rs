@@ -1,4 +1,5 @@
-//! Findings: whether each thing that was looked at is good, weaker than it could be, or missing, and what to change.
+//! Findings: whether each thing that was inspected is good, weaker than it could be, or missing, and the change that is
+//! advised.
 
 use std::borrow::Cow;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::printable::{MAX_TEXT_CHARS, excerpt};
 
-/// The health of something that was looked at: how well it works.
+/// The health of a thing that was inspected: how well it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
@@ -18,7 +19,7 @@ pub enum Health {
     Missing,
 }
 
-/// One thing that was looked at.
+/// One thing that was inspected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Short and stable, such as `guest-ram`.
@@ -27,7 +28,7 @@ pub struct Finding {
     pub health: Health,
     /// The result, a sentence.
     pub found: String,
-    /// Advice what to change, if something is to be gained.
+    /// The change that is advised, if there is anything to gain.
     pub advice: Option<String>,
 }
 
@@ -71,7 +72,7 @@ impl Finding {
     }
 }
 
-/// The words of a finding, cut and made printable: they may hold what others said, such as names, paths and a
+/// The words of a finding, cut and made printable: they may hold text of other programs, such as names, paths and a
 /// monitor's words.
 fn text(said: impl Into<String>) -> String {
     excerpt(&said.into(), MAX_TEXT_CHARS)

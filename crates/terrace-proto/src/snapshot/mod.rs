@@ -1,5 +1,5 @@
-//! Views for people of the engine and of its surroundings: one type for each concept, filled where it is known, shown
-//! by the API, the command and the simulator.
+//! Views for people of the engine and of its surroundings: one type for each concept, filled by the part that knows it,
+//! shown by the API, the command and the simulator.
 //!
 //! Responsible for: the shapes. It leaves to others: how they are filled, and drawn. Units are in the names; tiers
 //! are in order, fastest first; pages are of 4 KiB. Views of a VM's sizes are in [`crate::provision`].

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The costs that a VM causes to the others, and what it was refused for their sake. Sums are since the VM came under
-/// management; those of all VMs are since the daemon started.
+/// The costs that a VM causes to the others, and the memory that it was refused for their sake. Sums are since the VM
+/// came under management; those of all VMs are since the daemon started.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Neighbours {
-    /// Whether shares are by weight, whatever a guest shows.
+    /// Whether shares are by weight, with any use that a guest shows.
     pub fair: bool,
     /// The VM's weight; 1000 is normal.
     pub weight: u32,
     /// The VM's right to memory of the first tier, bytes: its nominal size, or its part by weight; `null` if it
-    /// shares with nobody.
+    /// shares with no other VM.
     pub right_bytes: Option<u64>,
     /// The most that the VM may hold now, bytes: more than its right while others leave it; `null` if only its
     /// ceiling bounds it.
@@ -24,11 +24,11 @@ pub struct Neighbours {
     pub moved_bytes: u64,
     /// The same of all VMs.
     pub all_moved_bytes: u64,
-    /// CPU time of what looks into the VM, ns.
+    /// CPU time of the VM's worker, ns.
     pub scan_cpu_ns: u64,
     /// The same of all VMs.
     pub all_scan_cpu_ns: u64,
-    /// Bytes beyond what the VM may hold that it showed use for at its last ranking.
+    /// Bytes beyond the VM's limit that it showed use for at its last ranking.
     pub refused_bytes: u64,
     /// Plans of moves that came later because it was others' turn.
     pub late_plans: u64,

@@ -1,4 +1,4 @@
-//! The explanation why a page is where it is.
+//! The explanation of a page's node.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,10 @@ pub struct PageExplanation {
     pub gpa: Gpa,
     /// The page's guest page number.
     pub gfn: Gfn,
-    /// First byte of the unit that the page is moved with; `None`: an older daemon does not say.
+    /// First byte of the unit that the page is moved with; `None`: an older daemon does not report it.
     #[serde(default)]
     pub unit_gpa: Option<Gpa>,
-    /// Size of the unit, bytes; `None`: an older daemon does not say.
+    /// Size of the unit, bytes; `None`: an older daemon does not report it.
     #[serde(default)]
     pub unit_bytes: Option<u64>,
     /// Name of the tier that holds the page; `None` if no host page backs it.
@@ -33,7 +33,7 @@ pub struct PageExplanation {
     pub threshold_degree: u8,
     /// Level in the multi-level queue at the round's end.
     pub level: u8,
-    /// The page's rank; `None`: an older daemon does not say.
+    /// The page's rank; `None`: an older daemon does not report it.
     #[serde(default)]
     pub class: Option<RankClass>,
     /// Rounds for which the page is left alone after a move.

@@ -1,4 +1,4 @@
-//! The result of a round of placing: what it found and moved.
+//! The result of a round of placing: the pages that it found and moved.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Round {
     pub hot_pages: u64,
     /// Pages of the hot set that were in the first tier before the round's moves.
     pub hot_on_fast_before: u64,
-    /// The same after its moves, by where the kernel says pages are.
+    /// The same after its moves, by the nodes that the kernel reports.
     pub hot_on_fast_after: u64,
     /// Least degree of a page in the hot set.
     pub threshold_degree: u8,
@@ -33,7 +33,7 @@ pub struct Round {
     /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge pages.
     #[serde(default)]
     pub split_units: u64,
-    /// Whether a source of writes has told of all windows so far (in each of them, or in the last for all).
+    /// Whether a source of writes has reported all windows so far (in each of them, or in the last for all).
     #[serde(default)]
     pub writes_seen: bool,
     /// Pages moved up.

@@ -18,7 +18,7 @@ use crate::confine::{self, Role};
 use crate::messages::Input;
 use crate::registry::{Agent, VmKey};
 
-/// Time between two looks at all links.
+/// Time between two polls of all links.
 const STEP: Duration = Duration::from_millis(100);
 /// Least time between two pieces of news of one link if nothing but the figures changed.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl Agents {
         self.send(vm, Instruction::Watch(socket, watch, self.orders(agent)));
     }
 
-    /// Tells a VM's agent what to do.
+    /// Sends a VM's agent its orders.
     pub fn order(&self, vm: VmKey, agent: &Agent) {
         self.send(vm, Instruction::Order(self.orders(agent)));
     }
@@ -154,7 +154,7 @@ impl Links {
         }
     }
 
-    /// Looks at all links once and passes their news on; `false` if nobody listens any more.
+    /// Polls all links once and passes their news on; `false` if the receiver is gone.
     fn step(&mut self) -> bool {
         let mut defects = Vec::new();
         for (vm, linked) in &mut self.links {

@@ -1,7 +1,8 @@
-//! VMs whose memory an agent in the guest manages: who is in force, and the thread that hears the agents.
+//! VMs whose memory an agent in the guest manages: which side is in force, and the thread that reads the agents'
+//! messages.
 //!
 //! While the agent is trusted, the VM is not known to the engine at all: it has no worker, no tracker and no threads,
-//! so nothing here can look into its memory. When the agent is silent or lies, the discoverer is asked to make the VM
+//! so nothing here can read its memory. When the agent is silent or lies, the discoverer is asked to make the VM
 //! ready as if there were no agent; when it is trusted again, all of that is ended first. The actions themselves are
 //! left to `daemon`.
 
@@ -16,7 +17,7 @@ use crate::registry::InForce;
 /// The consequence of a verdict on an agent that is to manage its VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The host takes over, or nobody does, for this reason.
+    /// The host takes over, or neither side does, for this reason.
     FallBack(String),
     /// The reason for the fallback changed, as from silence to a lie.
     Reword(String),
@@ -24,11 +25,11 @@ pub enum Step {
     Begin,
     /// The host ends all that it does for the VM.
     GiveBack,
-    /// The host's work has ended, and the agent goes on.
+    /// The host's work has ended, and the agent continues.
     GoOn,
 }
 
-/// The next step, if the verdict asks for one.
+/// The next step, if the verdict requires one.
 pub fn next(in_force: &InForce, verdict: Verdict) -> Option<Step> {
     match (in_force, verdict) {
         (InForce::Waiting | InForce::Guest | InForce::Returning(_), Verdict::Fallback(why)) => {

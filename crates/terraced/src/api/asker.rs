@@ -39,9 +39,9 @@ impl IntoResponse for Body {
 
 /// Number of threads that make answers.
 pub const MAKERS: usize = 2;
-/// Most questions that wait for the thread that owns what is served: its other work never waits for more.
+/// Most questions that wait for the thread that owns the served host: its other work never waits for more.
 const MAX_QUESTIONS: usize = 32;
-/// Most copies of what is served that wait to become answers.
+/// Most copies of the served host that wait to become answers.
 const MAX_COPIES: usize = 2 * MAKERS;
 
 /// The sender of questions to that thread.
@@ -72,7 +72,7 @@ impl Asker {
         let place = place.map_err(|_| Failure::Ending)?;
         let (answer, answered) = oneshot::channel();
         let question: Question = Box::new(move |served| {
-            // The client may have gone meanwhile; then nobody wants the answer.
+            // The client may have gone meanwhile; then the answer is not needed.
             let _ = answer.send(question(served));
             drop(place);
         });
@@ -84,7 +84,7 @@ impl Asker {
 }
 
 impl Asker {
-    /// Makes a view of a copy of what is served, and its JSON.
+    /// Makes a view of a copy of the served host, and its JSON.
     pub async fn view<T: Serialize + Send + 'static>(
         &self,
         about: About,
@@ -93,7 +93,7 @@ impl Asker {
         self.made(about, |copied| Body::of(&make(copied)?)).await
     }
 
-    /// Makes something of a copy of what is served, on a thread that only the asking client waits for.
+    /// Makes something of a copy of the served host, on a thread that only the asking client waits for.
     pub async fn made<T: Send + 'static>(
         &self,
         about: About,
@@ -112,8 +112,8 @@ impl Asker {
         self.copied(copy, |lines| Body::of(&lines)).await
     }
 
-    /// Copies a part of what is served and makes an answer of it. No more copies wait than [`MAX_COPIES`], whether
-    /// or not those who asked still do.
+    /// Copies a part of the served host and makes an answer of it. No more copies wait than [`MAX_COPIES`], even if
+    /// their clients have gone.
     async fn copied<C: Send + 'static, T: Send + 'static>(
         &self,
         copy: impl FnOnce(&mut dyn Served) -> Result<C, Failure> + Send + 'static,

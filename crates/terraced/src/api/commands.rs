@@ -138,7 +138,7 @@ impl dyn Served + '_ {
         })
     }
 
-    /// The key of the VM of this name. From here on the key stands for the VM, whatever its name.
+    /// The key of the VM of this name. From here on the key stands for the VM, under any name.
     pub fn known(&self, name: &str) -> Result<VmKey, Failure> {
         let vms = self.vms();
         vms.key(name).ok_or_else(|| no_vm(name, vms.names()))

@@ -1,6 +1,7 @@
-//! The reasons why a request is not answered, in one shape: JSON with one sentence or two, whoever found the fault.
+//! The reasons why a request is not answered, in one shape: JSON with one sentence or two, from every layer that finds
+//! a fault.
 //!
-//! A refusal by a handler is a [`Failure`]. A refusal by the web library before a handler is asked (a path, a method,
+//! A refusal by a handler is a [`Failure`]. A refusal by the web library before a handler is called (a path, a method,
 //! a body that is not JSON) gets the same shape here.
 
 use axum::Json;
@@ -17,7 +18,7 @@ use crate::served::Over;
 
 /// Most characters of an error in an answer.
 const MAX_ERROR: usize = 16 << 10;
-/// Most VMs that an answer names if the one that was asked for does not exist.
+/// Most VMs that an answer names if the requested one does not exist.
 const MAX_NAMED: usize = 32;
 
 /// The reason why a request is not answered.
@@ -29,7 +30,7 @@ pub enum Failure {
     Invalid(String),
     /// The request cannot be met at this moment.
     NotNow(String),
-    /// The thing existed, and is no longer kept.
+    /// The thing existed, and is no longer stored.
     Gone(String),
     /// The daemon is ending.
     Ending,

@@ -15,7 +15,7 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one user.
     pub of_user: usize,
-    /// Clients that are told at the same time why they are not served.
+    /// Clients that are answered at the same time with the reason why they are not served.
     pub refused: usize,
     /// Most time for a request's head.
     pub head: Duration,
@@ -82,7 +82,7 @@ pub struct Room {
 }
 
 impl Gate {
-    /// A gate through which nobody has come yet.
+    /// A gate without connections yet.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -99,7 +99,7 @@ impl Gate {
     /// A place for a connection of a user.
     ///
     /// # Errors
-    /// If there is none: the reason, and what to do.
+    /// If there is none: the error has the reason and the remedy.
     pub fn enter(self: &Arc<Self>, uid: u32) -> Result<ConnectionPermit, String> {
         let mut inside = self.inside();
         let total = inside.values().map(|taken| taken.connections).sum();
@@ -113,7 +113,7 @@ impl Gate {
         })
     }
 
-    /// A permit to tell a client why it is not served; `None` if too many are being told.
+    /// A permit to answer a client that it is not served; `None` if too many such answers are under way.
     pub fn refuse(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.refused).try_acquire_owned().ok()
     }
@@ -137,7 +137,7 @@ impl Gate {
         })
     }
 
-    /// Returns what a user had taken.
+    /// Gives back the places that a user had taken.
     fn free(&self, uid: u32, back: Taken) {
         let mut inside = self.inside();
         let Some(taken) = inside.get_mut(&uid) else {

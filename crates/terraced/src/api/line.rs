@@ -1,5 +1,5 @@
 //! A client's connection as the HTTP library sees it. Writing ends if the client does not read, and the library's
-//! answer before a request was understood is kept back, to be given in the API's own shape.
+//! answer before a request was understood is held back, to be given in the API's own shape.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub struct Line {
     stream: UnixStream,
     /// Whether a request's head was understood.
     asked: AtomicBool,
-    /// The status by which the library refused what it did not understand; 0 if it did not.
+    /// The status by which the library refused an input that it did not understand; 0 if there was none.
     refused: AtomicU16,
 }
 
@@ -33,7 +33,7 @@ impl Line {
         })
     }
 
-    /// Notes that a request's head was understood: from now on what the library writes goes to the client.
+    /// Notes that a request's head was understood: from now on the library's output goes to the client.
     pub fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Line {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// The status by which the library refused what was no request; `None` if it did not.
+    /// The status by which the library refused an input that was no request; `None` if there was none.
     pub fn refused(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.refused.load(Ordering::Relaxed)).ok()
     }
@@ -53,7 +53,7 @@ impl Line {
         let _ = self.stream.try_write(text);
     }
 
-    /// Waits until the client hangs up; what it still sends is dropped, `most` bytes of it.
+    /// Waits until the client hangs up; its further bytes are dropped, at most `most` of them.
     pub async fn hung_up(&self, most: usize) {
         let mut dropped = [0; 4096];
         let mut read = 0;
@@ -108,7 +108,7 @@ impl Patient {
         while let Poll::Ready(ready) = self.line.stream.poll_write_ready(cx) {
             ready?;
             match write(&self.line.stream) {
-                // Another attempt says when there is room.
+                // Another attempt shows when there is room.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => {
                     self.stalled = None;
@@ -179,7 +179,7 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection ends when nobody holds it any more.
+        // The connection ends when its last holder drops it.
         Poll::Ready(Ok(()))
     }
 }

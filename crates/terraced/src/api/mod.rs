@@ -31,7 +31,7 @@ use limits::{Gate, Limits};
 use crate::confine::{self, Role};
 use crate::messages::Input;
 
-/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own. The socket's
+/// Binds the socket (0660: its users may steer the daemon) and serves it on a thread of its own. The socket's
 /// file is removed when the returned value is dropped.
 pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<SocketFile> {
     let (listener, file) = listen_at(socket, 0o660)?;

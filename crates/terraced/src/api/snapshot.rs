@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub count: usize,
     /// The VMs that the question is about.
     pub vms: BTreeMap<String, VmCopy>,
-    /// Findings about the host, once [`Snapshot::inspect_host`] has looked.
+    /// Findings about the host, once [`Snapshot::inspect_host`] has run.
     pub findings: Vec<Finding>,
     find: Option<FindHost>,
 }
@@ -64,7 +64,7 @@ pub struct VmCopy {
 }
 
 impl Snapshot {
-    /// Copies what a question needs.
+    /// Copies the data that a question needs.
     ///
     /// # Errors
     /// If the question is about a VM that does not exist.

@@ -13,7 +13,7 @@ fn serve() -> Served {
     serve_with(|_| "[vm.web1]\nscan = true\n".to_owned())
 }
 
-/// Status, content type and body of the answer to what was sent.
+/// Status, content type and body of the answer to the bytes sent.
 fn answer(served: &Served, request: &str) -> (u16, String, String) {
     let mut client = UnixStream::connect(served.folder.path().join("terraced.sock")).unwrap();
     let long = Some(Duration::from_secs(60));

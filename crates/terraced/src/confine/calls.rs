@@ -14,7 +14,7 @@ use terrace_sys::sandbox::{Argument, CallFilter, Limited, filter_system_calls, h
 pub enum Calls {
     /// Reading and writing over connected sockets.
     Talk,
-    /// Opening and looking at files and folders, connecting.
+    /// Opening and inspecting files and folders, connecting.
     Open,
     /// Making, renaming, removing files; writing at a place of one.
     ChangeFiles,
@@ -298,7 +298,7 @@ const NARROW: &[Limited] = &[
     (libc::SYS_ioctl, &[&[is(1, FIONBIO)], &[is(1, FIOCLEX)]]),
 ];
 
-/// The type of a new socket: the lowest bits say which type, the others are flags.
+/// The type of a new socket: the lowest bits are the type, the others are flags.
 const STREAM: Argument = Argument::Masked(1, 0xf, libc::SOCK_STREAM.cast_unsigned());
 /// The number of the request, which the kernel takes as 32 bits.
 const SCAN: Argument = Argument::Is(1, terrace_sys::PAGEMAP_SCAN);
@@ -383,7 +383,7 @@ fn step(code: u16, k: u32, jt: usize, jf: usize) -> libc::sock_filter {
     }
 }
 
-/// A filter that refuses clone3(2). Its flags are in memory, where no filter sees them; C libraries use clone(2)
+/// A filter that refuses clone3(2). Its flags are in memory, which no filter can read; C libraries use clone(2)
 /// then.
 fn no_clone3() -> Vec<libc::sock_filter> {
     vec![

@@ -1,6 +1,6 @@
 //! Landlock: the rule by which threads reach no file, no port and no other process.
 //!
-//! Best effort: a kernel may lack it or parts of it. The filter of system calls takes away the same without it; where
+//! Best effort: a kernel may lack it or parts of it. The filter of system calls takes away the same without it; if
 //! that filter is turned off, Landlock stays.
 
 use terrace_sys::sandbox::{RulesetStatus, reach_nothing_by_name};
@@ -10,11 +10,11 @@ use terrace_sys::sandbox::{RulesetStatus, reach_nothing_by_name};
 pub enum Files {
     /// All names that the thread's user and capabilities allow.
     All,
-    /// No file, no port, and no process but this one by a signal; what is open stays open.
+    /// No file, no port, and no process but this one by a signal; open descriptors stay open.
     None,
 }
 
-/// Restricts the calling thread; returns what this kernel could not do, for people.
+/// Restricts the calling thread; returns the restrictions that this kernel could not apply, for people.
 pub fn restrict(files: Files) -> Option<String> {
     let status = match files {
         Files::All => return None,

@@ -1,11 +1,11 @@
-//! The confinement of the daemon's threads: what each may do.
+//! The confinement of the daemon's threads: the rights of each.
 //!
 //! Responsible for: the rights of each kind of thread ([`role`]), starting threads with theirs, and the threads that
-//! open what belongs to others ([`opener`]). The work of the threads is left to others.
+//! open other users' files ([`opener`]). The work of the threads is left to others.
 //!
-//! A thread begins with all that the daemon has and takes from itself what its work does not need, before its first
+//! A thread begins with all that the daemon has and drops the rights that its work does not need, before its first
 //! line: capabilities, system calls ([`calls`]), files ([`files`]). So each is started by one thread, which does
-//! nothing else. Threads share their memory: see docs/threat-model.md for what that leaves.
+//! nothing else. Threads share their memory: docs/threat-model.md has the risks that remain.
 
 mod calls;
 mod files;
@@ -35,7 +35,7 @@ const STARTER: &str = "start";
 struct Start {
     role: Role,
     body: Box<dyn FnOnce() + Send>,
-    /// The answer to whoever asked: whether the thread runs, with its rights.
+    /// The answer to the caller: whether the thread runs, with its rights.
     reply: SyncSender<io::Result<()>>,
 }
 
@@ -119,7 +119,7 @@ fn start_threads(queue: &Receiver<Start>, ready: &SyncSender<io::Result<()>>) {
 /// Starts a thread that has the rights of its role and no others.
 ///
 /// # Errors
-/// If the thread cannot be started, or cannot give up what it should; then nothing of `body` ran.
+/// If the thread cannot be started, or cannot give up the rights that it should; then nothing of `body` ran.
 pub fn spawn(role: Role, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let Some(confined) = CONFINED.get() else {
         let thread = thread::Builder::new().name(role.name().into());
@@ -147,7 +147,7 @@ pub fn run<T: Send + 'static>(
     result.recv().map_err(panicked)
 }
 
-/// Gives up, for good, what the calling thread's role does not need.
+/// Gives up, for good, the rights that the calling thread's role does not need.
 fn enter(role: Role) -> io::Result<()> {
     let Some(confined) = CONFINED.get() else {
         return Ok(());
@@ -161,8 +161,8 @@ fn enter(role: Role) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes from the calling thread what its role does not need; returns the lesser restrictions that this kernel could
-/// not apply.
+/// Takes from the calling thread the rights that its role does not need; returns the lesser restrictions that this
+/// kernel could not apply.
 fn restrict(role: Role, filtered: bool) -> io::Result<Option<String>> {
     let gap = files::restrict(role.files());
     keep_only(role.capabilities()).map_err(io::Error::other)?;
@@ -182,7 +182,7 @@ impl Confined {
     }
 }
 
-/// The finding if the host could not be looked at.
+/// The finding if the host could not be inspected.
 pub fn host_not_inspected(error: &io::Error) -> Finding {
     Finding::missing(
         "host",

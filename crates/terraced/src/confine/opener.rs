@@ -1,4 +1,4 @@
-//! The threads that open what belongs to others: the present [`Opener`] of the daemon.
+//! The threads that open other users' files: the present [`Opener`] of the daemon.
 //!
 //! They hold the capabilities for it, and hand descriptors out. A separate process that passes descriptors over a
 //! socket can take their place (docs/decisions/0014-opener.md).
@@ -34,10 +34,10 @@ pub fn pair() -> (Asks, Arc<dyn Opener>) {
     (asks, Arc::new(ByThreads(sender)))
 }
 
-/// The body of one opener thread: opens what it is asked for until nobody asks any more.
+/// The body of one opener thread: serves requests until no sender is left.
 pub fn run(asks: &Mutex<Asks>) {
     while let Some((ask, answer)) = next(asks) {
-        // Who asked may have ended.
+        // The asking thread may have ended.
         let _ = answer.send(Itself.ask(ask));
     }
 }

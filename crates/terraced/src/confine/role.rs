@@ -6,7 +6,8 @@ use super::calls::Calls;
 use super::files::Files;
 
 /// The capabilities that the daemon keeps of those it was started with; threads take their part of them: moving
-/// pages; looking at processes of other users; listing their files; opening those, and connecting to their sockets.
+/// pages; reading the state of other users' processes; listing their files; opening those, and connecting to their
+/// sockets.
 pub const CAPABILITIES: [Capability; 4] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_SYS_PTRACE,
@@ -19,7 +20,7 @@ pub const CAPABILITIES: [Capability; 4] = [
 pub enum Role {
     /// Joins engine, clock and host: the process's first thread.
     Daemon,
-    /// Opens what belongs to others for those that may not, and reads nothing of it.
+    /// Opens other users' files for threads that may not, and reads nothing of them.
     Opener,
     /// Starts workers and collects those that ended.
     Workers,
@@ -31,9 +32,9 @@ pub enum Role {
     Observe,
     /// Looks whether one VM's memory map still holds.
     Map,
-    /// Looks who has the RAM of VMs besides their hypervisors.
+    /// Checks which processes have the RAM of VMs besides their hypervisors.
     Census,
-    /// Asks where a VM's pages are.
+    /// Queries the nodes of a VM's pages.
     Place,
     /// Moves a VM's pages.
     Move,
@@ -109,7 +110,7 @@ impl Role {
         }
     }
 
-    /// Whether the role reads what a guest, a hypervisor or a client sent.
+    /// Whether the role reads input of a guest, a hypervisor or a client.
     pub fn is_exposed(self) -> bool {
         matches!(
             self,
@@ -126,8 +127,8 @@ impl Role {
         }
     }
 
-    /// The names that Landlock leaves the role. Where Landlock is in force, the kernel lets the thread look at no
-    /// other process: only roles that ask others to do that are restricted.
+    /// The names that Landlock leaves the role. If Landlock is in force, the kernel lets the thread inspect no other
+    /// process: only roles that ask others to do that are restricted.
     pub fn files(self) -> Files {
         match self {
             _ if self.is_exposed() => Files::None,

@@ -45,7 +45,7 @@ fn bits(value: libc::c_int) -> u64 {
 /// An attempt: its description, its call with the arguments, and the error with which it has to fail.
 type Try = (&'static str, libc::c_long, [u64; 6], i32);
 
-/// Calls that no thread that reads what others send may make, whatever their arguments.
+/// Calls that no thread that reads others' input may make, with any arguments.
 const FORBIDDEN: [(&str, libc::c_long); 19] = [
     ("execve", libc::SYS_execve),
     ("ptrace", libc::SYS_ptrace),
@@ -281,7 +281,7 @@ fn a_passed_socket_serves_a_thread_that_may_create_none() {
     let (here, there) = UnixStream::pair().unwrap();
     as_role(Role::Reconciler, move || {
         assert!(UnixStream::connect("/nowhere").is_err());
-        // SAFETY: the call makes a descriptor that nobody else owns.
+        // SAFETY: the call makes a descriptor without another owner.
         let copy = unsafe { libc::fcntl(there.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
         assert!(copy >= 0);
         // SAFETY: as above.

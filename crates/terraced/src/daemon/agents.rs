@@ -131,7 +131,7 @@ impl Daemon {
         self.tell_of(vm, format!("falls back: {why}; {message}"));
     }
 
-    /// Ends all that the host does for a VM; its agent is told to go on when that is done.
+    /// Ends all that the host does for a VM; its agent is ordered to continue when that is done.
     fn give_back(&mut self, vm: VmKey) {
         let Some(entry) = self.vms.get_mut(vm) else {
             return;
@@ -177,7 +177,7 @@ impl Daemon {
     fn believe_again(&mut self, vm: VmKey) {
         self.agents.forgive(vm);
         if let Some(entry) = self.vms.get(vm) {
-            // Memory may have been plugged in since QEMU was asked.
+            // Memory may have been plugged in since the last query of QEMU.
             self.discoverer.claims().reinspect(&entry.name);
         }
         self.tell_of(vm, "an operator has its agent believed again".into());

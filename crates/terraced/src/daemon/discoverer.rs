@@ -1,4 +1,4 @@
-//! The loop's end of the discoverer: results of its looks that are about no VM, and its instructions.
+//! The loop's end of the discoverer: results of its discovery scans that are about no VM, and its instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ const MAX_REFUSED: usize = 64;
 /// The discoverer's results and instructions, VMs aside.
 pub struct DiscovererState {
     claims: Claims,
-    /// Findings of the last look around.
+    /// Findings of the last discovery scan.
     findings: Vec<Finding>,
     /// Refused VMs, by the socket of the monitor.
     refused: BTreeMap<PathBuf, Finding>,
 }
 
 impl DiscovererState {
-    /// The state before the first look.
+    /// The state before the first discovery scan.
     pub fn new(claims: Claims) -> Self {
         Self {
             claims,
@@ -37,13 +37,13 @@ impl DiscovererState {
         &self.claims
     }
 
-    /// Takes in the end of a look everywhere: refusals are forgotten with their sockets.
+    /// Takes in the end of a discovery scan: refusals are forgotten with their sockets.
     pub fn discovery_scan(&mut self, findings: Vec<Finding>, sockets: &BTreeSet<PathBuf>) {
         self.findings = findings;
         self.refused.retain(|socket, _| sockets.contains(socket));
     }
 
-    /// Remembers a process that is not taken for a VM; returns the words to tell people, once.
+    /// Remembers a process that is not taken for a VM; returns the message for people, once.
     pub fn refuse(&mut self, found: Discovered, refusal: &Refusal) -> Option<String> {
         let of = match found.process {
             Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),

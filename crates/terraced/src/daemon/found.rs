@@ -1,4 +1,4 @@
-//! The discoverer's reports, taken in: who comes under management, under which name, and who is gone.
+//! The discoverer's reports, taken in: which VMs come under management, under which name, and which are gone.
 
 use std::path::Path;
 
@@ -123,7 +123,8 @@ impl Daemon {
         holders.into_iter().find(|holder| process != Some(*holder))
     }
 
-    /// Drops entries that a socket has under other names: they were listed before the VM told its name.
+    /// Drops entries that a socket has under other names: they were listed before the VM's monitor answered with its
+    /// name.
     fn forget_other_names(&mut self, name: &str, socket: &Path) {
         let gone = self.vms.keep(|entry| {
             let is_in_use = entry.managed.is_some() || entry.agent.is_some();
@@ -134,7 +135,7 @@ impl Daemon {
         }
     }
 
-    /// Manages a VM that is ready: one whose memory map changed goes on under its id.
+    /// Manages a VM that is ready: one whose memory map changed continues under its id.
     fn manage(&mut self, mut entry: Entry, ready: Ready, remapped: Option<Managed>) -> VmKey {
         let ram = ready.memory.ram();
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
@@ -197,8 +198,8 @@ impl Daemon {
         vm
     }
 
-    /// The reason why all VMs together claim too much RAM, if they do. Each VM is believed by itself; all together
-    /// may claim twice what one may.
+    /// The reason why all VMs together claim too much RAM, if they do. Each VM's claim is checked by itself; all
+    /// together may claim twice the limit of one.
     fn too_much_ram(&self, claimed: u64, most_of_one: u64) -> Option<String> {
         let entries = self.vms.iter().map(|(_, entry)| entry);
         let managed = entries.filter(|entry| entry.managed.is_some());
@@ -214,7 +215,7 @@ impl Daemon {
         })
     }
 
-    /// Takes in the end of a look everywhere: VMs whose process is not known are gone with their socket.
+    /// Takes in the end of a discovery scan: VMs whose process is not known are gone with their socket.
     pub fn discovery_scan(&mut self, discovery_scan: DiscoveryScan) {
         let DiscoveryScan { findings, sockets } = discovery_scan;
         self.discoverer.discovery_scan(findings, &sockets);

@@ -87,7 +87,7 @@ impl Daemon {
         })
     }
 
-    /// Works until told to stop.
+    /// Works until a stop is requested.
     pub fn run(mut self, inbox: &Receiver<Input>) -> Result<()> {
         self.session.tell(None, "started".to_owned());
         loop {
@@ -125,7 +125,7 @@ impl Daemon {
         }
     }
 
-    /// Gives the engine an event, does what it decided, and tells people why.
+    /// Gives the engine an event, carries out its decisions, and logs the reasons for people.
     pub fn handle(&mut self, event: Event) {
         for action in self.session.hear(event) {
             self.act(action);

@@ -1,5 +1,5 @@
-//! VMs whose memory map changed: their threads end at once, the discoverer makes them ready anew, and they go on under their
-//! id with what an operator set.
+//! VMs whose memory map changed: their threads end at once, the discoverer makes them ready anew, and they continue
+//! under their id with the operator's settings.
 
 use terrace_proto::{Event, PageSize, RamChange, VmId, VmSpec};
 

@@ -12,7 +12,7 @@ use crate::registry::VmKey;
 use crate::served::ResizeAnswer;
 
 impl Daemon {
-    /// Looks after a VM that was found, or that an operator asks for, if it has resizable memory.
+    /// Starts the reconciler of a VM that was found, or that an operator asks for, if the VM has resizable memory.
     pub fn keep_provider(&mut self, vm: VmKey, is_asked_for: bool) {
         let Some(entry) = self.vms.get(vm) else {
             return;

@@ -70,7 +70,7 @@ impl LiveSession {
         timeout.is_some_and(|at| at <= self.now())
     }
 
-    /// Gives the engine an event and returns its decisions. If the log ends by it, people are told.
+    /// Gives the engine an event and returns its decisions. If the log ends by it, a message for people is logged.
     pub fn hear(&mut self, event: Event) -> Vec<Action> {
         let recorded = self.session.log().is_on();
         let actions = self.session.hear(self.clock.now(), event);

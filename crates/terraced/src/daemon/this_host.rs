@@ -77,7 +77,7 @@ impl ThisHost {
         provisioning::host_memory(&self.root, &self.topology, engine)
     }
 
-    /// A look at the host for `doctor`, which can be taken on any thread.
+    /// The inspection of the host for `doctor`, which can run on any thread.
     pub fn doctor(&self) -> impl FnOnce() -> Vec<Finding> + Send + use<> {
         let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
         move || {

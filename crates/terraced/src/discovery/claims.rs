@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrace_sys::ProcessId;
 
-/// Instructions of the daemon's thread for the discoverer: about VMs that their agents manage, and about VMs whose memory
-/// map changed.
+/// Instructions of the daemon's thread for the discoverer: about VMs that their agents manage, and about VMs whose
+/// memory map changed.
 #[derive(Clone, Default)]
 pub struct Claims(Arc<Mutex<Claimed>>);
 
@@ -37,7 +37,7 @@ impl Claims {
         self.lock().by_host.contains(vm)
     }
 
-    /// Asks for another look at a VM: the discoverer's knowledge of it may be old.
+    /// Requests another inspection of a VM: the discoverer's knowledge of it may be old.
     pub fn reinspect(&self, vm: &str) {
         self.lock().reinspect.insert(vm.to_owned());
     }

@@ -1,4 +1,4 @@
-//! The outcome of the look at each monitor, and the time of the next one.
+//! The outcome of the inspection of each monitor, and the time of the next one.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ const RETRY: Duration = Duration::from_secs(60);
 pub const SOON: Duration = Duration::from_secs(1);
 /// Time for which a VM may be starting.
 const STARTING: Duration = Duration::from_secs(60);
-/// Factor of the pause after a look to the time that the look took, if that is the longer pause: a monitor that hangs
-/// keeps nobody busy.
+/// Factor of the pause after an inspection to the time that the inspection took, if that is the longer pause: a monitor
+/// that hangs keeps no thread busy for most of the time.
 const REST: u32 = 4;
 
 /// The state of a monitor's socket.
@@ -20,21 +20,21 @@ const REST: u32 = 4;
 pub struct Handled {
     /// The process that listens there, or is to.
     pub process: Option<ProcessId>,
-    /// The only process that named the socket when it was looked at.
+    /// The only process that named the socket at the inspection.
     pub claimed: Option<ProcessId>,
-    /// Whether the socket is being looked at, or waits for that.
+    /// Whether the socket is being inspected, or waits for that.
     pub is_pending: bool,
-    /// The time of the next look; `None` while the VM is managed or being looked at.
+    /// The time of the next inspection; `None` while the VM is managed or being inspected.
     pub again: Option<Instant>,
-    /// The process that has the VM's name; the next look comes as soon as it ended.
+    /// The process that has the VM's name; the next inspection comes as soon as it ended.
     pub waits_for: Option<ProcessId>,
     /// The time since which the socket is known for this process.
     pub since: Instant,
-    /// Name of a VM that an agent is to manage, and whether it was looked at for the host; `None` for other VMs.
+    /// Name of a VM that an agent is to manage, and whether it was inspected for the host; `None` for other VMs.
     pub agent: Option<(String, bool)>,
 }
 
-/// The outcome of a look.
+/// The outcome of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The VM is managed, or left to its agent.
@@ -48,7 +48,7 @@ pub enum Ended {
 }
 
 impl Handled {
-    /// The state of a socket that waits to be looked at.
+    /// The state of a socket that waits for inspection.
     pub fn pending(process: Option<ProcessId>, now: Instant) -> Self {
         Self {
             process,
@@ -61,7 +61,7 @@ impl Handled {
         }
     }
 
-    /// The state of a candidate that waits for another look, after its state before.
+    /// The state of a candidate that waits for another inspection, after its state before.
     pub fn pending_again(candidate: &Candidate, before: Option<&Self>, now: Instant) -> Self {
         let claimed = candidate.sole_claim().map(Hypervisor::process);
         let pending = Self::pending(claimed, now);
@@ -72,7 +72,7 @@ impl Handled {
         }
     }
 
-    /// Takes in the outcome of a look that took this long.
+    /// Takes in the outcome of an inspection that took this long.
     pub fn inspected(&mut self, ended: Ended, took: Duration, now: Instant) {
         let known_for = now.saturating_duration_since(self.since);
         self.is_pending = false;
@@ -83,22 +83,22 @@ impl Handled {
         };
     }
 
-    /// Whether the time of the next look has come.
+    /// Whether the time of the next inspection has come.
     pub fn is_due(&self, now: Instant, lives: impl Fn(ProcessId) -> bool) -> bool {
         let passed = self.again.is_some_and(|at| now >= at);
         let free = |holder| !lives(holder);
         !self.is_pending && (passed || self.waits_for.is_some_and(free))
     }
 
-    /// Whether the only process that names the socket is another one than when it was looked at. A socket that needs
-    /// no further look is never claimed anew: its connection told which process it belongs to.
+    /// Whether the only process that names the socket is another one than at the inspection. A socket that needs no
+    /// further inspection is never claimed anew: its connection showed which process it belongs to.
     pub fn is_claimed_anew(&self, candidate: &Candidate) -> bool {
         let claimed = candidate.sole_claim().map(Hypervisor::process);
         self.again.is_some() && claimed.is_some() && claimed != self.claimed
     }
 }
 
-/// The pause before the next look; `None`: until something else happens.
+/// The pause before the next inspection; `None`: until something else happens.
 fn pause(ended: Ended, known_for: Duration, took: Duration) -> Option<Duration> {
     match ended {
         Ended::Done => None,

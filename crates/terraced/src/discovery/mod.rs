@@ -1,6 +1,6 @@
 //! The search for VMs; those that are opted in are made ready to be managed.
 //!
-//! Runs on a thread of its own, because a monitor may hang. What is done with the VMs is left to the daemon's thread.
+//! Runs on a thread of its own, because a monitor may hang. The management of the VMs is left to the daemon's thread.
 
 mod claims;
 mod handled;
@@ -38,11 +38,11 @@ use queue::Queue;
 
 /// Longest time that a monitor or a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads that look at VMs: that many monitors may hang before others wait for them.
+/// Threads that inspect VMs: that many monitors may hang before others wait for them.
 const INSPECTORS: usize = 8;
-/// Most of them that look at a VM again, not for the first time.
+/// Most of them that inspect a VM again, not for the first time.
 const MAX_REPEATED: usize = 4;
-/// Most sockets that are remembered; far above what a look finds.
+/// Most sockets that are remembered; far above the number that a discovery scan finds.
 const MAX_HANDLED: usize = 4096;
 
 /// A tracker at work, with the memory that it watches.
@@ -52,7 +52,7 @@ struct Watched {
     damon: Option<String>,
 }
 
-/// The discoverer, which looks for VMs until nobody listens any more.
+/// The discoverer, which searches for VMs until its receiver is gone.
 pub struct Discoverer {
     root: HostRoot,
     topology: Arc<Topology>,
@@ -64,17 +64,17 @@ pub struct Discoverer {
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
-/// The rules and processes by which a look at one monitor goes.
+/// The rules and processes for the inspection of one monitor.
 struct HostView {
     rules: Rules,
     /// Processes that may be VMs, oldest first.
     hypervisors: Vec<Hypervisor>,
 }
 
-/// A monitor to look at.
+/// A monitor to inspect.
 type Job = (Candidate, Arc<HostView>);
 
-/// The queue of the threads that look at monitors; they end when this is dropped.
+/// The queue of the threads that inspect monitors; they end when this is dropped.
 struct Inspectors(Arc<Queue<Job>>);
 
 impl Drop for Inspectors {
@@ -175,7 +175,7 @@ impl Discoverer {
         inspectors
     }
 
-    /// Queues a look at a candidate if one is due.
+    /// Queues the inspection of a candidate if one is due.
     fn hand_out(
         &self,
         candidate: &Candidate,
@@ -203,7 +203,7 @@ impl Discoverer {
         let agent = config.is_ok_and(|c| c.management.is_by_guest());
         let by_host = !matches!(found.state, State::Agent(_));
         let mut handled = self.handled();
-        // The entry was made when the look was queued.
+        // The entry was made when the inspection was queued.
         if let Some(handled) = handled.get_mut(&candidate.socket) {
             handled.process = found.process;
             handled.agent = agent.then(|| (found.name.clone(), by_host));
@@ -254,7 +254,7 @@ impl Discoverer {
         handled.is_some_and(|handled| handled.is_due(now, |process| self.lives(process)))
     }
 
-    /// Whether the candidate is to be looked at: it was not handled yet, or the time to try it again has come, or its
+    /// Whether the candidate is to be inspected: it was not handled yet, or the time to try it again has come, or its
     /// process is gone, or another process names it, or its manager or its memory map changed.
     fn take_new(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
@@ -262,7 +262,7 @@ impl Discoverer {
             let passed = |(name, by_host): &(String, bool)| {
                 self.claims.take_reinspect(name) || self.claims.is_by_host(name) != *by_host
             };
-            // A look under way may have read the map before the change.
+            // An inspection under way may have read the map before the change.
             let remapped = |process| !handled.is_pending && self.claims.take_reattach(process);
             let is_due = handled.process.is_some_and(|process| !self.lives(process))
                 || handled.process.is_some_and(remapped)
@@ -304,7 +304,7 @@ impl Discoverer {
             state,
             findings: Vec::new(),
         };
-        // VMs that are known not to be opted in are left alone: their monitor may be somebody else's.
+        // VMs that are known not to be opted in are left alone: their monitor may be another program's.
         let is_out = |claim: &Hypervisor| {
             let config = claim.name.as_ref().map(|name| self.config.vm(name));
             config.is_some_and(|vm| !vm.is_ok_and(|vm| vm.is_opted_in()))
@@ -464,7 +464,7 @@ impl Discoverer {
         })
     }
 
-    /// Checks the size of a VM's RAM before any state is kept of it, because that state grows with the RAM.
+    /// Checks the size of a VM's RAM before any state is stored of it, because that state grows with the RAM.
     fn believable(&self, memory: &GuestMemory, rules: &Rules) -> Result<(), String> {
         let allowed = vm::may_have_ram(memory, vm::host_bytes(&self.root), rules);
         allowed.map_err(|refusal| format!("{refusal}; {}", refusal.change))
@@ -510,7 +510,7 @@ impl HostView {
     }
 }
 
-/// The reason why a socket that no process names is nobody's monitor; `None` if it may be one.
+/// The reason why a socket that no process names is no VM's monitor; `None` if it may be one.
 fn not_a_vm(error: &QemuError) -> Option<Refusal> {
     let change = match error {
         QemuError::Connect { .. } => {

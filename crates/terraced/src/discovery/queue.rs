@@ -1,5 +1,5 @@
-//! The queue of monitors that wait to be looked at: new ones go first, and those that are tried again keep no more
-//! than some of the lookers busy, however many hang.
+//! The queue of monitors that wait for inspection: new ones go first, and those that are tried again occupy no more
+//! than some of the inspectors, even if many hang.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -16,7 +16,7 @@ use super::observer::{Observer, WriteConfig};
 use crate::messages::{Input, Ready};
 use crate::registry::Tracking;
 
-/// The executors of all VMs that have one, by their ids in the engine, and what they share.
+/// The executors of all VMs that have one, by their ids in the engine, and their shared state.
 pub struct Executors {
     each: BTreeMap<VmId, Executor>,
     /// The last id that a VM got.
@@ -117,7 +117,7 @@ impl Executors {
         }
     }
 
-    /// Ends moves of a VM, or of all, at their next batch, or lets them go on.
+    /// Ends moves of a VM, or of all, at their next batch, or lets them continue.
     pub fn halt(&self, vm: Option<VmId>, halt: bool) {
         for (id, executor) in &self.each {
             if vm.is_none_or(|vm| vm == *id) {

@@ -18,7 +18,7 @@ pub struct Context {
     pub vm: VmId,
     /// The VM's RAM and process.
     pub target: Target,
-    /// The watch that tells whether the VM's RAM is still there.
+    /// The watch that shows whether the VM's RAM is still mapped.
     pub watch: Arc<MapWatch>,
     /// The host.
     pub root: HostRoot,
@@ -28,7 +28,7 @@ pub struct Context {
     pub inbox: Sender<Input>,
 }
 
-/// The event of a failure that ends the round; what is known of the VM stays.
+/// The event of a failure that ends the round; the knowledge of the VM stays.
 pub fn failed(id: RequestId, vm: VmId, reason: String) -> Event {
     Event::ScanFailed(given_up(id, vm, reason))
 }

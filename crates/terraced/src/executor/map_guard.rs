@@ -1,7 +1,7 @@
-//! The guard of a VM's memory map, for the threads that go by it: whether the map still holds is looked at before
-//! they act, and again before the outcome is believed.
+//! The guard of a VM's memory map, for the threads that go by it: whether the map still holds is checked before they
+//! act, and again before the outcome is used.
 //!
-//! A thread of its own looks, since it hears the VM's monitor: those that look at other processes hear nobody.
+//! A thread of its own checks, since it reads the VM's monitor: threads that inspect other processes read no peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,19 +14,19 @@ use terrace_proto::VmId;
 use crate::confine::{self, Role};
 use crate::messages::Input;
 
-/// Time between two reads of a VM's events while nothing is asked.
+/// Time between two reads of a VM's events while no check is requested.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
-/// The extent of a look.
+/// The extent of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// The whole map; before a round.
     Whole,
-    /// The part that can be looked at without a question to QEMU, unless that part tells of a change.
+    /// The part that can be checked without a question to QEMU, unless that part shows a change.
     Glance,
 }
 
-/// A look that somebody waits for, with the channel of its answer.
+/// A check that another thread waits for, with the channel of its answer.
 type CheckRequest = (Extent, SyncSender<Result<(), String>>);
 
 /// The guard of one VM's map, as its threads share it.
@@ -76,7 +76,7 @@ impl MapGuard {
 struct Guard {
     vm: VmId,
     watch: Arc<MapWatch>,
-    /// Whether the daemon's thread was told that the map changed: once, so that it never takes this map's end for
+    /// Whether the daemon's thread was notified that the map changed: once, so that it never takes this map's end for
     /// that of the next one.
     has_reported: bool,
     stop: Arc<AtomicBool>,
@@ -89,7 +89,7 @@ impl Guard {
         loop {
             match queue.recv_timeout(EVENTS_EVERY) {
                 Ok((extent, answer)) => {
-                    // Who asked may have given up.
+                    // The asking thread may have given up.
                     let _ = answer.send(self.check(extent));
                 }
                 Err(RecvTimeoutError::Timeout) => self.follow_events(&mut tried),
@@ -98,12 +98,12 @@ impl Guard {
         }
     }
 
-    /// Looks at the map if QEMU told of events since the last look of this kind; asks nothing if it did not.
+    /// Checks the map if QEMU sent events since the last check of this kind; asks nothing if it did not.
     fn follow_events(&mut self, tried: &mut Option<u64>) {
         let events = self.watch.events();
         if *tried != Some(events) {
             *tried = Some(events);
-            // A look that fails is repeated before anything is done by the map.
+            // A check that fails is repeated before anything is done by the map.
             let _ = self.check(Extent::Glance);
         }
     }

@@ -1,8 +1,8 @@
 //! The executors of the engine's decisions about pages, one for each VM.
 //!
-//! Responsible for: a VM's threads (one observes, one asks where pages are, one moves them, one looks whether the map
-//! that all go by still holds), and which VM has which. The source of a VM's writes, soft-dirty bits too, is known
-//! here and nowhere above ([`observer`]). Which VM has an executor is left to `daemon`, the work itself to
+//! Responsible for: a VM's threads (one observes, one queries the nodes of pages, one moves pages, one checks whether
+//! the map that all go by still holds), and which VM has which. The source of a VM's writes, soft-dirty bits too, is
+//! known here and nowhere above ([`observer`]). Which VM has an executor is left to `daemon`, the work itself to
 //! `terrace_host`.
 
 mod all;
@@ -109,7 +109,7 @@ impl Executor {
 
     /// Hands a decision about the VM's pages to the thread that carries it out.
     pub fn act(&self, action: Action) {
-        // A thread that ended has said so by its last event.
+        // A thread that ended has reported that by its last event.
         let _ = match action {
             Action::Scan(request) => self.requests.send(ObserveRequest::Scan(request)).is_ok(),
             Action::QueryPlacement(query) => {
@@ -121,7 +121,7 @@ impl Executor {
         };
     }
 
-    /// Ends moves at their next batch, or lets them go on.
+    /// Ends moves at their next batch, or lets them continue.
     pub fn halt(&self, halt: bool) {
         self.stop.store(halt, Ordering::Relaxed);
     }

@@ -25,7 +25,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Carries plans out until nobody has one any more.
+    /// Carries plans out until no sender is left.
     pub fn run(self, queue: &Receiver<MovePlan>) {
         let inbox = &self.context.inbox;
         for plan in queue {

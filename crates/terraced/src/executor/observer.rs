@@ -33,7 +33,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer that has looked at nothing yet.
+    /// An observer that has observed nothing yet.
     pub fn new(context: &Context, vm: Vm, tracker: Tracker, writes: WriteConfig) -> Self {
         let soft_dirty = (writes.source == WriteSource::SoftDirty).then(|| {
             SoftDirty::new(
@@ -85,7 +85,7 @@ impl Observer {
         mut tell: impl FnMut(TrackingNews),
     ) -> Result<ScanAnswer, ScanFailure> {
         let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
-        // The round began with a look at the whole map, when the places of its pages were asked.
+        // The round began with a check of the whole map, when the nodes of its pages were queried.
         let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
         let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
         if clearing {

@@ -1,5 +1,5 @@
-//! The thread that observes one VM. It hears the VM's monitor and worker and may look at no other process; so it has
-//! another thread ask the kernel where pages are.
+//! The thread that observes one VM. It reads the VM's monitor and worker and may inspect no other process; so another
+//! thread queries the nodes of pages from the kernel for it.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -26,14 +26,14 @@ pub struct ObserverThread {
     pub context: Context,
     /// The guard of the map that the thread goes by.
     pub guard: MapGuard,
-    /// The queue of the thread that asks the kernel where pages are.
+    /// The queue of the thread that queries the nodes of pages from the kernel.
     pub places: Sender<PlacementJob>,
     /// The observer of the VM's pages.
     pub observer: Observer,
 }
 
 impl ObserverThread {
-    /// Does what it is asked until nobody asks any more.
+    /// Carries out observe requests until no sender is left.
     pub fn run(mut self, queue: &Receiver<ObserveRequest>) {
         for request in queue {
             let events = match request {

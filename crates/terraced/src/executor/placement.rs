@@ -1,4 +1,4 @@
-//! The thread that asks the kernel where one VM's pages are.
+//! The thread that queries the nodes of one VM's pages from the kernel.
 
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -11,7 +11,7 @@ use super::context::{Context, caught, failed};
 /// A query for the places of a VM's pages, with the channel of its answer.
 pub type PlacementJob = (PlacementQuery, Sender<Vec<Event>>);
 
-/// Answers until nobody asks any more.
+/// Answers requests until no sender is left.
 pub fn run(context: &Context, queue: &Receiver<PlacementJob>) {
     for (query, answer) in queue {
         // Nobody waits for it while the daemon ends.

@@ -47,7 +47,7 @@ pub enum State {
 pub struct AgentVm {
     /// The VM's configuration.
     pub config: VmConfig,
-    /// The VM's RAM, bytes; `None` if its monitor did not tell it.
+    /// The VM's RAM, bytes; `None` if its monitor did not report it.
     pub ram_bytes: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ pub struct Ready {
     pub most_ram: u64,
 }
 
-/// A report about a look at all places.
+/// The report of a discovery scan.
 pub struct DiscoveryScan {
     /// Findings about the places.
     pub findings: Vec<Finding>,

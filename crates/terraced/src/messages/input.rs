@@ -9,7 +9,7 @@ use super::found::{Discovered, DiscoveryScan};
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
-/// A question of the API, which is answered on the thread that owns what is served. The question holds the channel of
+/// A question of the API, which is answered on the thread that owns the served host. The question holds the channel of
 /// its answer.
 pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
 
@@ -19,7 +19,7 @@ pub enum Input {
     Event(Event),
     /// A VM that the discoverer found.
     Discovered(Box<Discovered>),
-    /// The end of a look everywhere by the discoverer.
+    /// The end of a discovery scan.
     DiscoveryScan(DiscoveryScan),
     /// News of a VM's tracker.
     Tracking(VmId, TrackingNews),
@@ -39,7 +39,7 @@ pub enum Input {
 
 /// News of a VM's provider, which resizes it.
 pub enum ProviderNews {
-    /// A report on the VM, and whether somebody waits for it.
+    /// A report on the VM, and whether a client waits for it.
     Seen(Box<ProviderReport>, bool),
     /// The outcome of an order.
     Answered(OrderOutcome),

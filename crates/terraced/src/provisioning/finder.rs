@@ -7,9 +7,9 @@ use terrace_host::qemu::who::HypervisorConfig;
 use super::provider::{Finder, Provider};
 use super::{hyperflex, qemu};
 
-/// The finder of a host whose VMs are of these users: the device that is configured, else what the VM's QEMU has. The
-/// monitor of a VM that is not opted in may be somebody else's: it is asked nothing before an operator wants that VM
-/// resized.
+/// The finder of a host whose VMs are of these users: the device that is configured, else the provider of the VM's
+/// QEMU. The monitor of a VM that is not opted in may be another program's: it is not queried before an operator wants
+/// that VM resized.
 pub fn finder(hypervisors: HypervisorConfig) -> Finder {
     Arc::new(move |context| {
         let Some(control) = context.config.hyperflex.socket.clone() else {

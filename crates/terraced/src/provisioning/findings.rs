@@ -5,7 +5,7 @@ use terrace_host::Finding;
 
 use super::provider::size;
 
-/// The share below which the guest did not give back what it claims to have given back.
+/// The share below which the guest did not give back the memory that it claims to have given back.
 const MIN_VERIFIED_RATIO: f64 = 0.99;
 
 /// The findings about one VM.

@@ -5,7 +5,7 @@ use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, node_memory};
 use terrace_proto::provision::NodeMemory;
 
-/// Free memory of each node, with page cache that nobody used lately, and of the pools that VMs' memory comes from.
+/// Free memory of each node, with page cache that was not used lately, and of the pools that VMs' memory comes from.
 pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec<NodeMemory> {
     let plain = node_memory::available(root, topology);
     let plain = plain.into_iter().map(|(node, bytes)| (node, 0, bytes));

@@ -26,7 +26,7 @@ const MAX_FILES: usize = 512;
 pub struct Device {
     control: PathBuf,
     client: Client,
-    /// The host's node behind each tier, if the operator says so.
+    /// The host's node behind each tier, if the operator set it.
     nodes: Vec<u32>,
     root: HostRoot,
     hypervisors: HypervisorConfig,
@@ -49,10 +49,10 @@ impl Device {
         }
     }
 
-    /// Checks the socket before anything is said over it: it is of root or a user that may run VMs, where nobody else
-    /// can put another one in its place.
+    /// Checks the socket before any message is sent over it: it is of root or a user that may run VMs, in a folder in
+    /// which no other user can put another one in its place.
     fn check(&self) -> Result<(), ProviderError> {
-        // Of one that is not there the client says so.
+        // If the socket does not exist, the client reports that.
         let Ok(facts) = SocketFacts::read(&self.control) else {
             return Ok(());
         };
@@ -159,7 +159,7 @@ fn tier_status(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
     }
 }
 
-/// An age in ns, saturating; 0 for what is no age.
+/// An age in ns, saturating; 0 for a value that is no age.
 fn nanoseconds(age_s: f64) -> u64 {
     let age = Duration::try_from_secs_f64(age_s).unwrap_or_default();
     u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)
@@ -211,7 +211,7 @@ mod tests {
         assert!(!why.contains(char::is_control), "{why:?}");
     }
 
-    /// Whoever listens where others may write could be anybody.
+    /// Any process could listen in a folder that others may write.
     #[test]
     fn a_control_socket_that_others_can_replace_is_not_connected_to() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -1,9 +1,9 @@
 //! Resizable memory: VMs whose memory changes size, tier by tier, while they run.
 //!
-//! Responsible for: one [`reconciler`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
-//! thread alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others:
-//! every decision (`terrace_core::provision`: when to look, which sizes may be ordered, what a report means), and how a
-//! device or a monitor is asked (providers).
+//! Responsible for: one [`reconciler`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks
+//! that thread alone), the events that the engine gets from it, and carrying out the engine's decisions
+//! ([`Provisioning`]). It leaves to others: every decision (`terrace_core::provision`: the time of a query, the sizes
+//! that may be ordered, the meaning of a report), and the protocols of devices and monitors (providers).
 
 mod finder;
 pub mod findings;
@@ -48,9 +48,9 @@ use reconciler::{Reconciler, Ticket};
 
 /// All resizable memory of this host.
 pub struct Provisioning {
-    /// VMs that are looked after.
+    /// VMs that have a reconciler.
     provisioned: BTreeMap<VmKey, ProvisionedVm>,
-    /// VMs without a provider, and their processes then: found again, they are not asked again.
+    /// VMs without a provider, and their processes then: found again, they are not searched again.
     without: BTreeMap<VmKey, Option<ProcessId>>,
     /// Parameters of resizing.
     config: ProvisionConfig,
@@ -62,7 +62,7 @@ pub struct Provisioning {
     waiting: BTreeMap<ResizeId, oneshot::Sender<Resized>>,
 }
 
-/// A VM that is looked after.
+/// A VM that has a reconciler.
 struct ProvisionedVm {
     reconciler: Reconciler,
     provider: ProviderId,
@@ -95,7 +95,7 @@ pub struct ResizeCandidate {
     pub monitor: PathBuf,
     /// The VM's configuration.
     pub config: VmConfig,
-    /// Whether an operator asked for this VM to be resized.
+    /// Whether an operator requested that this VM be resized.
     pub is_asked_for: bool,
 }
 
@@ -119,7 +119,7 @@ impl Provisioning {
         self.config
     }
 
-    /// Whether no VM is looked after.
+    /// Whether no VM has a reconciler.
     pub fn is_empty(&self) -> bool {
         self.provisioned.is_empty()
     }
@@ -131,7 +131,7 @@ impl Provisioning {
             .map(|provisioned| provisioned.provider)
     }
 
-    /// The process of a VM that is looked after, as it was found.
+    /// The process of a VM that has a reconciler, as it was found.
     pub fn process(&self, vm: VmKey) -> Option<ProcessId> {
         self.provisioned.get(&vm)?.process
     }
@@ -141,10 +141,10 @@ impl Provisioning {
         all.find(|provisioned| provisioned.provider == provider)
     }
 
-    /// Whether nothing more is to be found out about a VM: it is looked after, or nothing resizes it.
+    /// Whether the search for a VM's provider is over: the VM has a reconciler, or nothing resizes it.
     pub fn is_settled(&self, vm: VmKey, process: Option<ProcessId>, is_asked_for: bool) -> bool {
         let provisioned = self.provisioned.get(&vm);
-        // A look that could not find out the process says nothing of another one.
+        // A search that could not find the process does not show another one.
         provisioned.is_some_and(|provisioned| {
             (provisioned.process == process || process.is_none())
                 && !provisioned.reconciler.has_failed()
@@ -211,7 +211,7 @@ impl Provisioning {
         gone
     }
 
-    /// The event for the engine that follows from a reconciler's news. `host`: the host's free memory, read if somebody
+    /// The event for the engine that follows from a reconciler's news. `host`: the host's free memory, read if a client
     /// waits for sizes.
     pub fn hear(&mut self, news: ProviderNews, host: impl FnOnce() -> Vec<NodeMemory>) -> Event {
         match news {
@@ -230,8 +230,8 @@ impl Provisioning {
         }
     }
 
-    /// Does what the engine decided about sizes. Answers that are known at once come in by the inbox like the rest:
-    /// what is decided now is done before anything else is heard.
+    /// Carries out the engine's decision about sizes. Answers that are known at once come in by the inbox like the
+    /// rest: the current decision is carried out before the next event.
     pub fn act(&mut self, action: Action, inbox: &Sender<Input>) {
         let input = match action {
             Action::QueryProvider(request) => self.query(request),
@@ -249,7 +249,7 @@ impl Provisioning {
             Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => None,
         };
         if let Some(input) = input {
-            // The loop that hears it is the one that calls this.
+            // The loop that receives it is the one that calls this.
             let _ = inbox.send(input);
         }
     }
@@ -290,12 +290,12 @@ impl Provisioning {
 
     fn answer(&mut self, answer: SizesAnswer) {
         if let Some(reply) = self.waiting.remove(&answer.id) {
-            // Whoever asked may have gone.
+            // The client may have gone.
             let _ = reply.send(answer.result);
         }
     }
 
-    /// Ends a VM's reconciler: its monitor is left alone until an operator asks for it again.
+    /// Ends a VM's reconciler: its monitor is left alone until an operator requests it again.
     fn let_go(&mut self, provider: ProviderId) {
         let of = self
             .provisioned

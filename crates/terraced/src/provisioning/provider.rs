@@ -18,7 +18,7 @@ pub trait Provider: Send {
     /// The provider's mechanism.
     fn mechanism(&self) -> Mechanism;
 
-    /// The state of the VM's memory. `verify` looks at the host's memory behind it as well, even if that costs more.
+    /// The state of the VM's memory. `verify` checks the host's memory behind it as well, even if that costs more.
     ///
     /// # Errors
     /// If the provider does not answer.
@@ -31,8 +31,8 @@ pub trait Provider: Send {
     /// If the provider does not answer, or the sizes are impossible.
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError>;
 
-    /// Tells the provider the result of the look of this number, and returns the look that it wants next; `None` if
-    /// it gives memory back without one.
+    /// Sends the provider the result of the pin check of this number, and returns the pin check that it wants next;
+    /// `None` if it gives memory back without one.
     ///
     /// # Errors
     /// If the provider does not answer.
@@ -44,12 +44,12 @@ pub trait Provider: Send {
     }
 }
 
-/// A look at who else has the VM's RAM, which begins after it was asked for.
+/// A check of which other processes have the VM's RAM, which begins after it was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The look's number; `None`: no look is needed, and the rest is what the device says of itself.
+    /// The pin check's number; `None`: no pin check is needed, and the rest is the device's own report.
     pub number: Option<u64>,
-    /// Whether memory waits for the look.
+    /// Whether memory waits for the pin check.
     pub waits: bool,
     /// The files that memory is given back from.
     pub files: BTreeSet<FileId>,
@@ -57,7 +57,7 @@ pub struct Wanted {
     pub process: Option<u32>,
 }
 
-/// The facts known of a VM when it is first looked after.
+/// The facts known of a VM when its reconciler starts.
 #[derive(Clone, Debug)]
 pub struct VmContext {
     /// The VM's name.
@@ -68,18 +68,18 @@ pub struct VmContext {
     pub monitor: PathBuf,
     /// The VM's configuration.
     pub config: VmConfig,
-    /// Whether an operator asked for this VM to be resized: its monitor may then be asked what there is, whether the
-    /// VM is opted in or not.
+    /// Whether an operator requested that this VM be resized: its monitor may then be queried for providers, whether
+    /// the VM is opted in or not.
     pub is_asked_for: bool,
     /// The root folder of the host's files.
     pub root: HostRoot,
-    /// The shared census of who has the RAM of which VM.
+    /// The shared census of the processes that have VMs' RAM.
     pub lookout: Lookout,
 }
 
 impl VmContext {
-    /// Whether nobody waits for the VM's provider, nor says that there is one: a monitor that does not answer is then
-    /// no news.
+    /// Whether no client waits for the VM's provider, and the configuration has none: a monitor that does not answer is
+    /// then no news.
     pub fn is_quiet(&self) -> bool {
         !self.is_asked_for && !self.config.hyperflex.is_configured()
     }
@@ -89,7 +89,7 @@ impl VmContext {
 /// monitor may hang or be held by another client; `None` if there is nothing that could resize the VM.
 pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, ProviderError> + Send>;
 
-/// A function that says how to find a VM's provider; `None` for a VM that is not looked after at all.
+/// A function that returns the way to find a VM's provider; `None` for a VM that gets no reconciler at all.
 pub type Finder = Arc<dyn Fn(&VmContext) -> Option<Find> + Send + Sync>;
 
 /// The advice how to give a VM a provider.
@@ -102,7 +102,7 @@ pub fn three_ways(name: &str) -> String {
     )
 }
 
-/// Most characters of a device's or a monitor's words that are kept.
+/// Most characters of a device's or a monitor's message that are stored.
 pub const MAX_REASON_CHARS: usize = 400;
 
 /// The words of a device or of QEMU, without control characters and cut. Both face the guest: their words go to

@@ -1,8 +1,8 @@
 //! Providers that a VM's QEMU has: virtio-mem, else the balloon.
 //!
-//! The monitor is connected for each look and each order, and let go after it. QEMU serves one client of a monitor at
-//! a time: if the VM is scanned, its own thread holds the connection and this one shares it (`terrace_host::qemu`);
-//! if it is not, nobody holds it between two looks, and other programs get their turn.
+//! The monitor is connected for each query and each order, and disconnected after it. QEMU serves one client of a
+//! monitor at a time: if the VM is scanned, its own thread holds the connection and this one shares it
+//! (`terrace_host::qemu`); if it is not, it is free between two queries, and other programs get their turn.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use terrace_proto::provision::{
 
 use super::provider::{Find, Provider, VmContext, plain};
 
-/// Time that the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
+/// Time that the monitor may take to greet, and to answer each command: less than any client waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A function that finds what the QEMU of a VM has.
+/// A function that finds the provider that the QEMU of a VM has.
 pub fn find(context: &VmContext) -> Find {
     let context = context.clone();
     Box::new(move || {
@@ -67,7 +67,7 @@ struct VirtioMem {
 /// A VM with a balloon.
 struct OneBalloon {
     monitor: Door,
-    /// The last ordered size, bytes, until somebody else orders something; QEMU does not tell.
+    /// The last ordered size, bytes, until another program orders a size; QEMU does not report it.
     target: Option<u64>,
     /// Whether that size was reached.
     is_met: bool,
@@ -88,7 +88,7 @@ impl Provider for VirtioMem {
         let each = each.map(|(tier, watch)| tier_status(tier, watch, now));
         let mut statuses: Vec<TierStatus> = each.collect();
         if let Some(pid) = self.monitor.pid.filter(|_| verify) {
-            // Not all RAM can be looked at from outside; what is known of it without that stays.
+            // Not all RAM can be inspected from outside; the figures that are known without that stay.
             let seen = providers::backing(&self.root, pid, &mut monitor, &tiers);
             let seen = seen.unwrap_or_default();
             for ((status, tier), seen) in statuses.iter_mut().zip(&tiers).zip(seen) {
@@ -113,7 +113,7 @@ impl Provider for OneBalloon {
 
     fn query(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
         let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
-        // From a target that was reached the size goes away by somebody else's order, or the guest's need.
+        // From a target that was reached the size goes away by another program's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
         self.target = mine;
         let target = mine.unwrap_or(size);
@@ -139,8 +139,8 @@ impl Provider for OneBalloon {
     }
 }
 
-/// The host's figures for a tier. QEMU frees blocks as the guest unplugs them: of its devices' files no more than
-/// what is plugged may be there.
+/// The host's figures for a tier. QEMU frees blocks as the guest unplugs them: no more of its devices' files may be
+/// present than is plugged.
 fn verified(tier: &Tier, seen: Backing) -> Verified {
     let plugged = tier.size_bytes.saturating_sub(tier.boot_bytes);
     Verified {
@@ -176,7 +176,7 @@ fn tier_status(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
     }
 }
 
-/// The status of a VM that QEMU resizes: QEMU is there if it answers, and has the targets itself.
+/// The status of a VM that QEMU resizes: QEMU is connected if it answers, and has the targets itself.
 fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
     ProviderStatus {
         connected: true,
@@ -213,7 +213,7 @@ fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
     }
 }
 
-/// A refusal if the sizes are impossible; every other error is a QEMU that does not do as it is told.
+/// A refusal if the sizes are impossible; every other error is a QEMU that does not follow its orders.
 fn trouble(error: ResizeError) -> ProviderError {
     let why = plain(&error.to_string());
     match error {

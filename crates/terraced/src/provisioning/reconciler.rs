@@ -1,9 +1,9 @@
-//! The reconciler: the thread that asks one VM's provider.
+//! The reconciler: the thread that queries one VM's provider.
 //!
-//! Responsible for: the looks and orders that the engine decides, one after the other, and leases: a device that waits
-//! for a look at who has the RAM gets one. A provider that hangs blocks this thread and nothing else: an order that was
-//! not given yet is taken back by [`Ticket::withdraw`]. It leaves to others: when to look, what a look means, and which
-//! orders are admitted (`terrace_core::provision`).
+//! Responsible for: the queries and orders that the engine decides, one after the other, and leases: a device that
+//! waits for a pin check gets one. A provider that hangs blocks this thread and nothing else: an order that was not
+//! given yet is taken back by [`Ticket::withdraw`]. It leaves to others: the time of a query, the meaning of its
+//! result, and which orders are admitted (`terrace_core::provision`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +37,8 @@ struct Resize {
     ticket: Ticket,
 }
 
-/// The race for an order, which one of two wins: the reconciler that gives the order to the provider, or whoever takes it
-/// back because it does not wait any longer.
+/// The race for an order, which one of two wins: the reconciler that gives the order to the provider, or the client
+/// that takes it back because it does not wait any longer.
 #[derive(Clone, Debug, Default)]
 pub struct Ticket(Arc<AtomicBool>);
 
@@ -48,7 +48,7 @@ impl Ticket {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Marks the order as given, and returns whether it may be given: nobody took it back.
+    /// Marks the order as given, and returns whether it may be given: it was not taken back.
     fn begin(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -109,7 +109,7 @@ impl Reconciler {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Asks for a look.
+    /// Requests a query of the provider.
     ///
     /// # Errors
     /// If the thread ended.
@@ -146,7 +146,7 @@ fn ended() -> ProviderError {
     )
 }
 
-/// The report of a look that nobody makes any more: what was known stays, and is counted with the least trust.
+/// The report of a query that is not made any more: the known figures stay, and are counted with the least trust.
 pub fn unanswered(request: &ProviderQuery, trouble: &ProviderError) -> ProviderReport {
     ProviderReport {
         provider: request.provider,
@@ -183,7 +183,7 @@ const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// The VM's provider, found when it is first asked.
+/// The VM's provider, found at the first query.
 struct Sought {
     find: Find,
     provider: Option<Box<dyn Provider>>,
@@ -216,24 +216,24 @@ struct Body {
     was_met: bool,
     /// The last order that the reconciler was given.
     order: OrderId,
-    /// Whether no look came after that order.
+    /// Whether no query came after that order.
     is_order_new: bool,
     sharers: Sharers,
-    /// Whether the provider answered at the last look.
+    /// Whether the provider answered at the last query.
     has_answered: bool,
-    /// Whether somebody else may have had the RAM at the last look: a lease of before is taken back.
+    /// Whether another process may have had the RAM at the last pin check: a lease of before is taken back.
     is_held: bool,
-    /// The time when the device is asked next whether memory waits for a look; `None` if it needs none.
+    /// The time when the device is asked next whether memory waits for a pin check; `None` if it needs none.
     lease_at: Option<Instant>,
 }
 
-/// A reconciler that panics answers the questions that it was asked, or its VM would be said to hang for ever.
+/// A reconciler that panics answers the questions that it was asked, or its VM would be reported as hung for ever.
 impl Drop for Questions {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
-        // From here on nothing more is asked.
+        // From here on no more questions come.
         self.has_failed.store(true, Ordering::Release);
         let at_hand = self.at_hand.take().into_iter();
         let waiting: Vec<AtHand> = self.asked.try_iter().map(|ask| AtHand::of(&ask)).collect();
@@ -269,7 +269,7 @@ impl Questions {
         next
     }
 
-    /// Answers the question at hand. `false` if nobody listens any more.
+    /// Answers the current question. `false` if the receiver is gone.
     fn tell(&mut self, news: ProviderNews) -> bool {
         self.at_hand = None;
         self.inbox.send(Input::Provider(news)).is_ok()
@@ -290,14 +290,14 @@ impl Body {
             if !has_listener {
                 return;
             }
-            // One that has just not answered is not asked again.
+            // A provider that has just not answered is not queried again.
             if self.has_answered {
                 self.lease();
             }
         }
     }
 
-    /// Answers a question. `false` if nobody listens any more.
+    /// Answers a question. `false` if the receiver is gone.
     fn answer(&mut self, ask: Ask) -> bool {
         match ask {
             Ask::Query(request) => self.query(request),
@@ -305,7 +305,7 @@ impl Body {
         }
     }
 
-    /// Gives an order that was not taken back. `false` if nobody listens any more.
+    /// Gives an order that was not taken back. `false` if the receiver is gone.
     fn take(&mut self, Resize { order, ticket }: Resize) -> bool {
         if !ticket.begin() {
             return true;
@@ -326,7 +326,7 @@ impl Body {
         self.sought.ask(&self.context.name)
     }
 
-    /// Looks who has the VM's RAM, if the device waits for that.
+    /// Does a pin check of the VM's RAM, if the device waits for one.
     fn lease(&mut self) {
         self.lease_at = None;
         let Some(wanted) = self.ask(None) else {
@@ -343,18 +343,19 @@ impl Body {
         let found = self.sharers.check(self.context.pid, Instant::now());
         let pause = match found {
             Holders::Nobody => self.sharers.pause(lease::WAITING),
-            // It takes the guest a while to try again.
+            // The guest takes a while to try again.
             Holders::Somebody(_) | Holders::Unknown(_) => {
                 self.sharers.may_be_old(SELDOM.min(self.pace.idle()))
             }
         };
-        // The next look is asked for after the holes that this one allows.
+        // The next pin check is requested after the holes that this one allows.
         if self.ask(Some((number, found))).is_some() {
             self.lease_at = Some(Instant::now() + pause);
         }
     }
 
-    /// Asks the device for the look that it wants. A device that does not answer is told by the next look.
+    /// Asks the device for the pin check that it wants. A device that does not answer gets the result with the next
+    /// one.
     fn ask(&mut self, pin_checked: Option<(u64, Holders)>) -> Option<Wanted> {
         let wanted = self.sought.provider.as_mut()?.lease(pin_checked).ok()??;
         let files = wanted.files.clone();
@@ -362,8 +363,8 @@ impl Body {
         Some(wanted)
     }
 
-    /// Asks for the state of the VM's memory, and who has its RAM: now, if somebody waits or an order was given.
-    /// `false` if nobody listens any more.
+    /// Queries the state of the VM's memory, and which processes have its RAM: now, if a client waits or an order was
+    /// given. `false` if the receiver is gone.
     fn query(&mut self, request: ProviderQuery) -> bool {
         let asked = Instant::now();
         let is_new = request.is_awaited || std::mem::take(&mut self.is_order_new);
@@ -375,7 +376,7 @@ impl Body {
             self.was_met = status.is_met();
             // Which process it is the device knows better than the VM's name.
             self.context.pid = status.hypervisor_pid.or(self.context.pid);
-            // Which process the device is: it has the RAM too, and is nobody else.
+            // The device's process: it has the RAM too, and does not count as another one.
             self.ask(None);
         }
         let held_by = self.sharers.check(self.context.pid, since);

@@ -1,8 +1,8 @@
 //! The recorder of the observation log: all that goes into the engine and all that comes out.
 //!
 //! A thread of its own writes, so that no decision waits for a disk. The bytes that wait for it are bounded. A log
-//! that cannot be written (the disk is full or too slow, the limit is reached) ends with one event and says so at its
-//! end, as far as the disk takes that; the daemon goes on without it.
+//! that cannot be written (the disk is full or too slow, the limit is reached) ends with one event, and with a record
+//! of the reason as far as the disk takes that; the daemon continues without it.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 trait LogSink: Write + Send + 'static {
     /// Takes half a record away again; `whole` is the size of all whole records, bytes.
     fn cut(&mut self, whole: u64);
-    /// Whether nobody will find what is written, because the file was removed.
+    /// Whether further records are lost, because the file was removed.
     fn is_gone(&self) -> bool {
         false
     }
@@ -38,7 +38,7 @@ trait LogSink: Write + Send + 'static {
 
 impl LogSink for File {
     fn cut(&mut self, whole: u64) {
-        // A rest that cannot be cut stays: readers stop at it, and say so.
+        // A rest that cannot be cut stays: readers stop at it, and report it.
         let _ = self.set_len(whole);
         let _ = self.seek(SeekFrom::Start(whole));
     }
@@ -85,7 +85,7 @@ struct Shared {
 #[derive(Debug)]
 enum Item {
     Record(Vec<u8>),
-    /// The log is given up; the record says why.
+    /// The log is given up; the record has the reason.
     GivenUp(Vec<u8>),
 }
 
@@ -104,7 +104,7 @@ impl Recorder {
     /// beside it, with `previous` as its ending.
     ///
     /// # Errors
-    /// If others can change what is in the folder, or something that is no log of ours is in the way.
+    /// If others can change the folder's files, or a file that is no log of ours is in the way.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
         let file = new_log_file(path);
         let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
@@ -193,7 +193,7 @@ impl Recorder {
         self.written += bytes;
         match writer.to.send(Item::Record(record)) {
             Ok(()) => None,
-            // The thread says why before it ends.
+            // The thread stores the reason before it ends.
             Err(_) => Some(match writer.shared.failed.get() {
                 Some(why) => why.clone(),
                 None => "the thread that writes it is gone".into(),
@@ -201,7 +201,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what still waits, within a few seconds.
+    /// Writes the records that still wait, within a few seconds.
     ///
     /// # Errors
     /// If not all could be written.
@@ -242,7 +242,7 @@ fn write(mut sink: impl LogSink, items: &Receiver<Item>, shared: &Shared) {
         shared.waiting.fetch_sub(done, Ordering::AcqRel);
         if let Err(error) = put {
             let why = format!("it could not be written: {error}");
-            // On a full disk there may be room for these few bytes where half a record was.
+            // On a full disk there may be room for these few bytes in the place of half a record.
             let end = end_frame(Tick(0), &format!("the log ended: {why}")).unwrap_or_default();
             sink.cut(whole);
             put_last(&mut sink, whole, &end);
@@ -272,7 +272,7 @@ struct Batch {
     bytes: Vec<u8>,
     /// The position at which each record ends.
     ends: Vec<usize>,
-    /// The log's last record, which says why the log was given up; `None` if it goes on.
+    /// The log's last record, with the reason why the log was given up; `None` if it continues.
     last: Option<Vec<u8>>,
 }
 

@@ -32,7 +32,7 @@ fn read(path: &Path) -> (u64, Option<String>, bool) {
 fn read_given_up(path: &Path) -> (u64, String) {
     let begun = Instant::now();
     loop {
-        // What it begins with may not be written yet.
+        // The log's beginning may not be written yet.
         let begins = LogReader::new(File::open(path).unwrap()).is_ok();
         if begins && let (records, Some(why), false) = read(path) {
             return (records, why);
@@ -78,7 +78,7 @@ fn a_log_cut_in_a_record_is_read_to_its_last_whole_one() {
     }
     recorder.finish().unwrap();
     assert_eq!(read(&path), (2001, None, false));
-    // What a process that is killed has not written out is lost, in the middle of a record.
+    // Records that a killed process has not written out are lost, in the middle of a record.
     let length = fs::metadata(&path).unwrap().len() - 5;
     let cut = OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len(length).unwrap();

@@ -14,7 +14,7 @@ pub struct Agent {
     pub mode: VmMode,
     /// The host's behaviour while the agent is not in force.
     pub fallback: Fallback,
-    /// Whether the host may look into the VM.
+    /// Whether the host may scan the VM.
     pub scan: bool,
     /// QEMU's end of the agent's port.
     pub socket: PathBuf,
@@ -24,7 +24,7 @@ pub struct Agent {
     pub in_force: InForce,
     /// Whether an operator paused the agent.
     pub paused: bool,
-    /// The VM's RAM, bytes; `None` if QEMU did not tell it.
+    /// The VM's RAM, bytes; `None` if QEMU did not report it.
     pub ram_bytes: Option<u64>,
 }
 
@@ -35,11 +35,11 @@ pub enum InForce {
     Waiting,
     /// The agent.
     Guest,
-    /// The host, or nobody, for this reason.
+    /// The host, or neither side, for this reason.
     Fallback(String),
     /// The agent again, as soon as the host's threads have ended.
     Returning(Weak<()>),
-    /// The host, as it would without an agent; the agent tells its state only.
+    /// The host, as it would without an agent; the agent reports its state only.
     Host,
 }
 

@@ -7,7 +7,7 @@ use terrace_host::Finding;
 use terrace_proto::VmId;
 use terrace_proto::snapshot::Round;
 
-/// Rounds of a VM that are kept.
+/// Rounds of a VM that are stored.
 const MAX_ROUNDS: usize = 64;
 
 /// The daemon's state of a VM that the engine knows.
@@ -72,7 +72,7 @@ impl Tracking {
 }
 
 impl Managed {
-    /// The state of a VM of which no reason was told yet.
+    /// The state of a VM of which no reason was logged yet.
     pub fn new(id: VmId, unit_reason: String) -> Self {
         Self {
             id,

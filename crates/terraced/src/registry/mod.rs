@@ -1,8 +1,8 @@
 //! The VMs that the daemon knows, by key and by name.
 //!
-//! Responsible for: what is known of each VM, and which VM a name belongs to. All of it is plain data, so that a view
-//! is made of a copy. Who comes under management and who is gone is left to `daemon`, the threads that work for a VM
-//! to `executor`.
+//! Responsible for: the facts known of each VM, and which VM a name belongs to. All of it is plain data, so that a view
+//! is made of a copy. Which VMs come under management and which are gone is left to `daemon`, the threads that work for
+//! a VM to `executor`.
 
 mod agent;
 mod managed;
@@ -48,7 +48,7 @@ pub struct Entry {
     pub findings: Vec<Finding>,
     /// The state of a VM that the engine knows; `None` if it does not.
     pub managed: Option<Managed>,
-    /// The agent in the guest; `None` if the configuration asks for none.
+    /// The agent in the guest; `None` if the configuration has none.
     pub agent: Option<Agent>,
 }
 

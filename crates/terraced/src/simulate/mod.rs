@@ -28,9 +28,9 @@ use crate::record::Recorder;
 use crate::registry::{Entry, Managed, Registry, VmKey};
 use crate::served::{FindHost, Over, ResizeAnswer, Served};
 
-/// Simulated time between looks at the clock, ns.
+/// Simulated time between two reads of the clock, ns.
 const STEP_NS: u64 = 1_000_000;
-/// Longest time that a question waits while the simulation goes on.
+/// Longest time that a question waits while the simulation runs.
 const SLICE: Duration = Duration::from_millis(20);
 /// Sleep while the simulation is ahead of its pace, or over.
 const REST: Duration = Duration::from_millis(10);
@@ -90,7 +90,7 @@ pub struct Simulated {
     speed: Speed,
     clock: MonotonicClock,
     vms: Registry,
-    /// The provider of each VM, by the VM's name, and the number of the last reason of it that was told.
+    /// The provider of each VM, by the VM's name, and the number of its last reason that was logged.
     providers: BTreeMap<String, (ProviderId, u64)>,
     events: Events,
     recorder: Recorder,
@@ -109,7 +109,7 @@ impl Simulated {
         Self::new(scenario, speed, record).with_context(|| format!("simulating {}", file.display()))
     }
 
-    /// Serves the simulated host until its inbox says stop. The socket is the daemon's for root if none is named, and
+    /// Serves the simulated host until its inbox has a stop. The socket is the daemon's for root if none is named, and
     /// one of their own for others.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Simulated {
     pub fn serve(self, socket: Option<PathBuf>, inbox: Inbox) -> Result<()> {
         let socket = socket.map_or_else(default_socket, Ok)?;
         let Inbox { sender, inputs } = inbox;
-        // A socket that nobody serves any more only misleads: it is removed with this.
+        // A socket that no process serves any more only misleads: it is removed with this.
         let _file = api::start(&socket, sender)?;
         tracing::info!(
             "this is a simulation: use `terrace --socket {}`",
@@ -158,7 +158,7 @@ impl Simulated {
         })
     }
 
-    /// Lets time pass and answers until told to stop.
+    /// Lets time pass and answers until a stop is requested.
     fn run(mut self, inbox: &Receiver<Input>) -> Result<()> {
         let message = self.text();
         self.tell(format!("started: {message}"));

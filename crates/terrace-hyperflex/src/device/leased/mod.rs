@@ -1,10 +1,10 @@
-//! Inflation under leases, as somebody else may have pinned the memory: chains are punched under a lease, and answered after a
-//! look that began later (`lease.rs`).
+//! Inflation under leases, as another process may have pinned the memory: chains are punched under a lease, and
+//! answered after a pin check that began later (`lease.rs`).
 //!
-//! Chains of a queue are answered in their order. One that was punched and not answered is in no balloon; its pages
-//! are noted as not proven, in the state too, so that a process that is killed loses none of them. Where its ring is
-//! stopped or changed it is in the ring again, at once: nobody waits for a look. The next look after that speaks for
-//! its pages as well: if it finds somebody, they are withheld, and with them the queue ends, so that no answer ever
+//! Chains of a queue are answered in their order. One that was punched and not answered is in no balloon; its pages are
+//! noted as not proven, in the state too, so that a process that is killed loses none of them. If its ring is stopped
+//! or changed it is in the ring again at once, without a wait for a pin check. The next pin check after that covers its
+//! pages as well: if it finds another process, they are withheld, and with them the queue ends, so that no answer ever
 //! gives them back; the driver owns them again when it starts anew, and not before.
 
 use std::collections::VecDeque;
@@ -51,16 +51,16 @@ struct OpenChains {
     undone: Option<u64>,
 }
 
-/// The leases of a device, and what waits for looks.
+/// The leases of a device, and the chains that wait for pin checks.
 pub(super) struct Leasing {
-    /// `None` if nobody pins the memory, by the operator's word.
+    /// `None` if no process pins the memory, by the operator's word.
     leases: Option<Leases>,
-    /// Of each tier: what was punched and is not answered.
+    /// Of each tier: the chains that were punched and are not answered.
     open: Vec<OpenChains>,
 }
 
 impl Leasing {
-    /// Leases of which nothing waits; `first`: the first number of a look, if looks are needed.
+    /// Leases without waiting chains; `first`: the number of the first pin check, if pin checks are needed.
     pub fn new(tiers: usize, first: Option<u64>) -> Self {
         Self {
             leases: first.map(Leases::new),
@@ -68,15 +68,16 @@ impl Leasing {
         }
     }
 
-    /// Whether memory is given back only after looks.
+    /// Whether memory is given back only after pin checks.
     pub fn is_needed(&self) -> bool {
         self.leases.is_some()
     }
 
-    /// Notes the tiers of which a process before this one punched pages that no look has spoken for.
+    /// Notes the tiers of which a process before this one punched pages that no pin check has cleared.
     pub fn find_undone(&mut self, state: &State) {
         for (tier, open) in self.open.iter_mut().enumerate() {
-            // Chains are numbered from 1, so the first look of this process that finds nobody speaks for these pages.
+            // Chains are numbered from 1, so the first pin check of this process that finds no other process clears
+            // these pages.
             open.undone = (state.unproven(tier) > 0).then_some(0);
         }
     }
@@ -131,19 +132,19 @@ impl Leasing {
 }
 
 impl<B: Backing> Device<B> {
-    /// The number of the next look, if looks are needed.
+    /// The number of the next pin check, if pin checks are needed.
     pub fn next_pin_check(&mut self, now_ns: u64) -> Option<u64> {
         let leases = self.leasing.leases.as_mut();
         leases.map(|leases| leases.give(now_ns))
     }
 
-    /// Takes in the result of the look of this number; `false` if it does not count.
+    /// Takes in the result of the pin check of this number; `false` if it does not count.
     pub fn pin_checked(&mut self, number: u64, found: Holders, now_ns: u64) -> bool {
         let Some(leases) = &mut self.leasing.leases else {
             return false;
         };
         let is_nobody = found == Holders::Nobody;
-        // `Unknown` proves nothing and accuses nobody: what was punched waits for the next look.
+        // `Unknown` proves nothing and names no process: punched pages wait for the next pin check.
         let who = match &found {
             Holders::Somebody(who) => Some(who.clone()),
             Holders::Nobody | Holders::Unknown(_) => None,
@@ -152,7 +153,7 @@ impl<B: Backing> Device<B> {
             self.counters.stale_pin_checks += 1;
             return false;
         }
-        // All that was punched before this look began, if it found nobody; else what earlier looks have said.
+        // All that was punched before this pin check began, if it found no other process; else as of earlier ones.
         let proven = leases.proven();
         for tier in 0..self.tier_maps().len() {
             if is_nobody {
@@ -164,7 +165,7 @@ impl<B: Backing> Device<B> {
         true
     }
 
-    /// Whether chains wait for a look.
+    /// Whether chains wait for a pin check.
     #[must_use]
     pub fn awaits_pin_check(&self) -> bool {
         let waits = self.leases().is_some_and(Leases::is_waited_for);
@@ -173,7 +174,7 @@ impl<B: Backing> Device<B> {
     }
 
     fn needs_proof(&self, tier: usize) -> bool {
-        // No look says anything of what is withheld, so none is asked for.
+        // No pin check can clear pages that are withheld, so none is requested.
         self.leasing.is_unproven(tier) && !self.state.is_withheld(tier)
     }
 
@@ -183,18 +184,18 @@ impl<B: Backing> Device<B> {
         self.leasing.leases.as_ref()
     }
 
-    /// Notes the pages of chains that were undone as proven, if the look speaks for them.
+    /// Notes the pages of chains that were undone as proven, if the pin check clears them.
     fn prove_undone(&mut self, tier: usize, proven: u64) {
         let Some(open) = self.leasing.open.get_mut(tier) else {
             return;
         };
-        // Whoever came between the beginning of this look and the last hole was not seen by it.
+        // This pin check does not show a process that appeared between its beginning and the last hole.
         if self.state.is_withheld(tier) || open.undone.is_none_or(|number| number > proven) {
             return;
         }
         open.undone = None;
         self.state.put_unproven(tier, 0, u64::MAX, false);
-        // The bits do not tell chains apart: all are cleared, and those of chains that still wait are set again.
+        // The bits do not distinguish chains: all are cleared, and those of chains that still wait are set again.
         self.note_open(tier, true, |_| true);
     }
 
@@ -213,9 +214,9 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// Puts all that is not proven out of use: somebody came.
+    /// Withholds all pages that are not proven, as another process appeared.
     fn withhold(&mut self, tier: usize, proven: u64, who: &str) {
-        // An earlier look found nobody after these were punched: they will be answered.
+        // An earlier pin check found no other process after these were punched: they will be answered.
         self.note_open(tier, false, |chain| chain.number <= proven);
         let pages = self.state.unproven(tier);
         if pages == 0 || self.state.is_withheld(tier) {
@@ -223,7 +224,7 @@ impl<B: Backing> Device<B> {
         }
         // In the state, so that a new process does not hand them back either.
         self.state.withhold(tier);
-        // No later look says anything of them.
+        // No later pin check can clear them.
         let chains = self.leasing.open.get_mut(tier).map(|open| &mut open.chains);
         for chain in chains.into_iter().flatten() {
             if chain.number > proven {
@@ -248,7 +249,7 @@ impl<B: Backing> Device<B> {
             open.changes = ring.changes();
             self.counters.undone_chains += open.chains.len() as u64;
             if let Some(last) = open.chains.back() {
-                // Their pages are punched all the same: a look that began after the last of them has to speak for
+                // Their pages are punched all the same: a pin check that began after the last of them has to cover
                 // all.
                 open.undone = Some(last.number);
             }
@@ -260,7 +261,7 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// Serves an inflate queue: answers what is proven, then punches what may be.
+    /// Serves an inflate queue: answers the chains that are proven, then punches those that may be.
     pub(super) fn drain_leased<M>(
         &mut self,
         now_ns: u64,
@@ -292,7 +293,7 @@ impl<B: Backing> Device<B> {
                     Drained::Open
                 };
             };
-            // Asked only now that a chain is there: it begins the half second after which the chain is refused.
+            // Queried only now that there is a chain: the call begins the half second after which the chain is refused.
             let may = self.leasing.may(now_ns);
             let put_back = || ring.get_mut().get_queue_mut().set_next_avail(position);
             match may {
@@ -300,8 +301,9 @@ impl<B: Backing> Device<B> {
                     put_back();
                     return Drained::Waiting(Some(until));
                 }
-                // Its turn comes after those before it. One that was punched and undone is this one, or stands behind it:
-                // refused, its pages would be the guest's again while somebody may have pinned those of before.
+                // Its turn comes after those before it. A chain that was punched and undone is this one, or stands behind
+                // it: if refused, its pages would be the guest's again while another process may have pinned those
+                // of before.
                 May::Refuse if open > 0 || self.needs_proof(tier) => {
                     put_back();
                     return Drained::Waiting(None);
@@ -309,7 +311,7 @@ impl<B: Backing> Device<B> {
                 May::Punch | May::Refuse => {}
             }
             let mut chain = self.read((queue, tier), position, chain, memory);
-            // The guest's driver keeps the memory and asks again.
+            // The guest's driver keeps the memory and posts it again.
             if may == May::Refuse {
                 *left -= 1;
                 let len = self.refuse(&chain, memory);
@@ -328,7 +330,7 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// Answers what is proven; the reason why no chain may be begun after that, if so.
+    /// Answers the chains that are proven; returns the reason why no chain may be begun after that, if so.
     fn before_next<M>(
         &mut self,
         now_ns: u64,
@@ -340,7 +342,7 @@ impl<B: Backing> Device<B> {
     where
         M: Deref<Target = GuestMemoryMmap>,
     {
-        // First, also in a tier that is withheld: what is proven belongs to nobody else.
+        // First, also in a tier that is withheld: proven pages belong to no other process.
         if !self.answer_proven((queue, tier), ring, memory, left) {
             return Some(Drained::Broken);
         }
@@ -353,14 +355,15 @@ impl<B: Backing> Device<B> {
         if self.stop.is_requested(ring) {
             return Some(Drained::Halted);
         }
-        // No list grows with what a guest posts. The next look brings a turn.
+        // No list grows with a guest's posts. The next pin check brings a turn.
         if self.leasing.count(tier) >= MAX_OPEN {
             return Some(Drained::Waiting(None));
         }
         self.throttle(now_ns).map(Drained::Throttled)
     }
 
-    /// Reads a chain. What a process before this one marked as taken, and did not answer, is not taken.
+    /// Reads a chain. Pages that a process before this one marked as taken, in a chain that it did not answer, are not
+    /// taken.
     fn read<M>(
         &mut self,
         (queue, tier): (usize, usize),
@@ -412,13 +415,13 @@ impl<B: Backing> Device<B> {
         chain.answer.map_or(0, |at| write_answer(memory, at, taken))
     }
 
-    /// Punches the holes of a chain; false if it was told to end: the chain is to be put back.
+    /// Punches the holes of a chain; false if it was stopped: the chain is to be put back.
     fn punch(&mut self, tier: usize, ring: &Ring, chain: &mut Open) -> bool {
         chain.number = self.leasing.leases.as_mut().map_or(0, Leases::punch);
         let mut runs = std::mem::take(&mut self.scratch.runs);
         runs.clear();
         runs.extend(self.balloons.runs_of(tier, &chain.bytes).filter_map(|run| {
-            // What is in the balloon already is refused when the chain is answered: it is not punched again.
+            // Pages that are in the balloon already are refused when the chain is answered: they are not punched again.
             let is_out = self.state.all_are(tier, run.first, run.pages, false);
             let region = is_out.then(|| self.ram.region_of(&run))??;
             Some((region, run))
@@ -427,7 +430,7 @@ impl<B: Backing> Device<B> {
         let mut is_done = true;
         for (region, whole, _) in groups(&runs) {
             if self.stop.is_requested(ring) {
-                // A ring that is stopped is idle at once, and waits for no look (rule 16 of `docs/data-rules.md`).
+                // A ring that is stopped is idle at once, and waits for no pin check (rule 16 of `docs/data-rules.md`).
                 is_done = false;
                 break;
             }
@@ -437,7 +440,7 @@ impl<B: Backing> Device<B> {
                 .put_unproven(tier, whole.first, whole.pages, true);
             self.counters.holes += 1;
             if !self.ram.free(region, &whole) {
-                // Only noted: what becomes of the entries is said when the chain is answered.
+                // Only noted: the outcome of the entries is in the chain's answer.
                 chain.failed_runs.push(whole);
             }
         }
@@ -445,7 +448,7 @@ impl<B: Backing> Device<B> {
         if !is_done {
             self.counters.undone_chains += 1;
             if let Some(open) = self.leasing.open.get_mut(tier) {
-                // Holes that were punched stay so, and a look has to speak for them.
+                // Holes that were punched stay so, and a pin check has to clear them.
                 open.undone = Some(chain.number);
             }
         }
@@ -533,7 +536,7 @@ impl<B: Backing> Device<B> {
         answered
     }
 
-    /// Drops all that waits: the guest owns all of its memory again, what was not proven or withheld, too.
+    /// Drops all waiting chains: the guest owns all of its memory again, unproven and withheld pages included.
     pub(super) fn forget_open(&mut self) {
         let pages: u64 = (0..self.tier_maps().len())
             .map(|tier| self.state.unproven(tier))

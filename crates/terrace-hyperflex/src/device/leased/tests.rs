@@ -1,4 +1,4 @@
-//! A device that needs looks, and a test that plays who looks.
+//! A device that needs pin checks, and a test that plays their process.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn with_state(vm: MockVm, state: State) -> Setup {
 }
 
 impl Setup {
-    /// Posts these pages of the second tier; returns where the answer will be.
+    /// Posts these pages of the second tier; returns the address of the answer.
     fn post(&mut self, queue: usize, pages: std::ops::Range<u64>) -> u64 {
         let start = self.vm.tier(1).start;
         let entries = pages.map(|page| Entry::new(start + page * PAGE, 0));
@@ -76,7 +76,7 @@ impl Setup {
         self.device.next_pin_check(self.now).unwrap()
     }
 
-    /// A whole look, after which the queues are served.
+    /// Plays a whole pin check, after which the queues are served.
     fn pin_check(&mut self, found: Holders) {
         let number = self.give();
         assert!(self.device.pin_checked(number, found, self.now));
@@ -131,7 +131,7 @@ fn without_a_daemon_nothing_is_punched_and_no_chain_hangs() {
     s.turn();
     assert_eq!((s.answered(INFLATE), s.answer(at)), (1, (0, 32)));
     assert_eq!(s.there(0..32), 32);
-    // What comes out is nobody's business.
+    // Deflation needs no lease.
     assert!(!s.device.leases().unwrap().stands(s.now));
 }
 
@@ -146,7 +146,7 @@ fn a_lease_of_an_old_look_does_not_count() {
     s.turn();
     assert_eq!(s.there(0..32), 32, "an old look punched");
     assert!(s.device.pin_checked(new, Holders::Nobody, s.now));
-    // One that began before the holes says nothing of them.
+    // A pin check that began before the holes does not cover them.
     let early = s.give();
     s.turn();
     assert_eq!(s.there(0..32), 0);
@@ -200,7 +200,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     assert_eq!(s.there(0..32), 0);
     s.pin_check(Setup::spdk());
     assert_eq!(s.answered(INFLATE), 0);
-    // Whoever came may go: what it pinned before may stay pinned.
+    // The process that appeared may go: pages that it pinned before may stay pinned.
     s.now += 10 * SECOND;
     for _ in 0..3 {
         s.pin_check(Holders::Nobody);
@@ -212,7 +212,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     assert!(s.device.state().is_withheld(1));
     assert_eq!(s.device.state().unproven(1), 32);
     assert_eq!(s.device.counters().withheld_pages, 32);
-    // They are not handed back; what else was given is.
+    // They are not handed back; the other pages are.
     let wrong = s.post(DEFLATE, 0..32);
     let right = s.post(DEFLATE, 100..132);
     s.turn();
@@ -242,7 +242,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     new.pin_checked(number, Holders::Nobody, 0);
     while new.turn(0, &rings) == Some(0) {}
     assert!(drivers[INFLATE].answered().is_empty());
-    // A guest that starts anew has them, and that is said.
+    // A guest that starts anew has them, and they are counted.
     new.reset();
     assert_eq!(
         (new.state().unproven(1), new.counters().retaken_pages),
@@ -258,7 +258,7 @@ fn a_stopped_ring_awaits_no_pin_check_and_undoes_its_chain() {
     s.turn();
     s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (0, 0));
-    // Nobody looks: this returns all the same.
+    // No pin check runs: this returns all the same.
     s.rings[INFLATE].set_queue_ready(false);
     assert_eq!(
         s.rings[INFLATE].queue_next_avail(),
@@ -270,7 +270,7 @@ fn a_stopped_ring_awaits_no_pin_check_and_undoes_its_chain() {
         (s.device.actual()[1], s.device.state().position(INFLATE)),
         (0, Some(0))
     );
-    // What the driver writes while it has the pages back is not punched.
+    // Pages that the driver writes while it has them back are not punched.
     s.vm.touch(s.vm.tier(1).start, 32);
     s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (32, 0));
@@ -337,7 +337,7 @@ fn killed(path: &Path) -> Setup {
     let state = Arc::new(State::open(path, vm.config()).unwrap());
     assert_eq!((state.unproven(1), state.pages_in(1)), (32, 0));
     let (rings, _) = vm.rings(true);
-    // As the hypervisor says it: the first without an answer.
+    // As the hypervisor sets it: the first without an answer.
     let mut s = Setup {
         device: device(&vm, state),
         vm,
@@ -406,7 +406,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop::sample::select(all.to_vec()), 0..60)
 }
 
-/// Checks that a page that was punched while somebody was there is never answered, taken or refused.
+/// Checks that a page that was punched while another process had it is never answered, taken or refused.
 fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut s = setup();
     let (mut chains, mut tainted) = (Vec::new(), Vec::new());
@@ -430,7 +430,7 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     s.device.pin_checked(number, found, s.now);
                 }
             }
-            // It never goes: what it has pinned stays pinned.
+            // The process never goes: pages that it has pinned stay pinned.
             Step::Come => here = true,
             Step::Stop => {
                 s.rings[INFLATE].set_queue_ready(false);

@@ -309,7 +309,7 @@ fn statistics_that_cannot_be_are_counted_and_not_passed_on() {
             Some(8)
         ]
     );
-    // Whatever a guest says, a sum over as many tiers and VMs as a host can have fits.
+    // With any value that a guest reports, a sum over as many tiers and VMs as a host can have fits.
     assert!(
         most.iter()
             .all(|value| value.checked_mul(1 << 14).is_some())
@@ -340,7 +340,7 @@ fn a_chain_of_a_killed_process_is_finished_by_the_next() {
         let base = it.vm.tier(1).start;
         assert_eq!(it.entries(2, &[small(base + 8 * PAGE)]), (1, 0));
         let two = [small(base), small(base + PAGE), small(base + 8 * PAGE)];
-        // What the process before had come to when it was killed.
+        // The state of the process before when it was killed.
         let state = Arc::clone(it.device.state());
         state.set_in_flight(2, Some(1));
         state.put_all(1, 0, done, true);
@@ -437,7 +437,7 @@ fn pages_smaller_than_what_backs_them_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
-    /// Whatever is asked for, what is freed was in the tier of its queue and is marked there.
+    /// Checks that with any request all freed memory was in the tier of its queue and is marked there.
     #[test]
     fn nothing_outside_of_the_queues_own_tier_is_ever_freed(
         ops in prop::collection::vec((0usize..4, prop::collection::vec((0u64..1100, 0u8..3), 1..20)), 1..6),
@@ -446,7 +446,7 @@ proptest! {
         let vm = MockVm::new(&[2 * MIB, 2 * MIB], 0x201, limits).unwrap();
         vm.fill();
         let mut it = Setup::new(vm);
-        // Tier 0 holds the rings: only its last pages are asked for.
+        // Tier 0 holds the rings: only its last pages are requested.
         let mut ever: BTreeSet<(usize, u64)> = BTreeSet::new();
         for (queue, entries) in ops {
             let of = |(page, kind): (u64, u8)| match kind {

@@ -137,7 +137,7 @@ impl Setup {
         [&used[..], &buffers[..]].concat()
     }
 
-    /// The answers and results of chains on a device that nobody stops, and the number of holes.
+    /// The answers and results of chains on a device that is never stopped, and the number of holes.
     fn unstopped(entries: &[&[Entry]]) -> (Vec<(u32, u32)>, Vec<u64>, usize) {
         let mut it = setup(8 * MIB, None);
         let mut answers = Vec::new();
@@ -156,7 +156,7 @@ fn join(thread: &Arc<Mutex<Option<JoinHandle<()>>>>) {
     thread.expect("the hole was come to").join().unwrap();
 }
 
-/// A way to stop a ring, and to have it go on where it was.
+/// A way to stop a ring, and to have it continue from the same place.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Base,

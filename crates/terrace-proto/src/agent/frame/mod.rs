@@ -1,4 +1,4 @@
-//! Frames, and the decoder that finds them in whatever comes.
+//! Frames, and the decoder that finds them in any stream of bytes.
 
 use std::marker::PhantomData;
 
@@ -95,7 +95,7 @@ pub enum Broken {
     BadChecks(u32),
 }
 
-/// Finds the messages in a stream of bytes, in whatever pieces they come. After garbage it goes on at the
+/// Finds the messages in a stream of bytes, in pieces of any size. After garbage it continues at the
 /// next mark; after too much of it it is broken and takes no more. It holds at most one frame.
 #[derive(Debug)]
 pub struct Decoder<M> {
@@ -114,9 +114,9 @@ impl<M: Message> Default for Decoder<M> {
     }
 }
 
-/// The result of looking at the beginning of the pending bytes.
+/// The result of a check of the beginning of the pending bytes.
 enum Step<M> {
-    /// Too little to tell.
+    /// Too few bytes to decide.
     Wait,
     /// So many bytes that are no frame.
     Skip(usize),
@@ -144,7 +144,7 @@ impl<M: Message> Decoder<M> {
         let mut messages = Vec::new();
         let mut rest = bytes;
         while self.broken.is_none() && !rest.is_empty() {
-            // Whole frames leave, so there is room: what is pending never fills it.
+            // Whole frames leave, so there is room: the pending bytes never fill it.
             let room = HEADER.saturating_add(self.max_body) - self.pending.len();
             let (now, later) = rest.split_at(room.min(rest.len()));
             self.pending.extend_from_slice(now);
@@ -154,8 +154,8 @@ impl<M: Message> Decoder<M> {
         messages
     }
 
-    /// The frame that is pending will not be completed: its sender was killed in the middle of it. What came
-    /// after that is in its place, and is looked through.
+    /// Drops the pending frame, which will not be completed: its sender was killed in the middle of it. Bytes that came
+    /// after that are in its place, and are searched for messages.
     pub fn cut(&mut self) -> Vec<M> {
         let mut messages = Vec::new();
         if !self.pending.is_empty() && self.broken.is_none() {

@@ -148,7 +148,7 @@ fn values_out_of_bounds_are_refused_here_and_on_the_wire() {
         }),
     ];
     for report in bad {
-        // What a sender without these checks would send.
+        // The bytes that a sender without these checks would send.
         let body = postcard::to_extend(&(1_u64, Tick(1), &report), vec![2, 0]).unwrap();
         assert!(Heartbeat::new(1, Tick(1), report).is_err());
         let mut decoder = Decoder::<AgentMessage>::default();

@@ -1,5 +1,5 @@
 //! The server for clients that may do anything: one request per connection, each part of it within its time, and
-//! nobody waits for a client but itself.
+//! a client delays only itself.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -52,7 +52,7 @@ pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
 }
 
 fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
-    // The kernel knows who connected, except of a socket that broke already.
+    // The kernel knows the peer, except of a socket that broke already.
     let Ok(peer) = stream.peer_cred() else { return };
     let line = Line::new(stream);
     let uid = peer.uid();
@@ -114,7 +114,7 @@ async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>
     if let Err(error) = done {
         tracing::debug!("a client's connection: {error}");
     }
-    // The library has no word for what speaks HTTP/2, or ends in the middle of a head.
+    // The library has no status for input that is HTTP/2, or that ends in the middle of a head.
     let unsaid = (is_broken && !line.was_asked()).then_some(StatusCode::BAD_REQUEST);
     if let Some(status) = line.refused().or(unsaid) {
         line.say(&failure::raw(status, failure::unread(status)));

@@ -40,7 +40,7 @@ fn api(limits: Limits) -> Api {
         let listener = UnixListener::from_std(listener).unwrap();
         serve(listener, router(), Gate::new(limits)).await;
     };
-    // It ends with the tests.
+    // The thread ends with the tests.
     std::thread::spawn(|| crate::played::runtime().block_on(serving));
     Api {
         _folder: folder,
@@ -54,7 +54,7 @@ impl Api {
         let mut client = Client::connect(&self.socket).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
         client.set_write_timeout(Some(LONG)).unwrap();
-        // It may be told that it is not served before it has said all.
+        // The answer that it is not served may come before it has sent all.
         let _ = client.write_all(text.as_bytes());
         client
     }
@@ -80,7 +80,7 @@ impl Api {
 /// Status and body of all that a client receives until the connection ends.
 fn read(mut client: Client) -> (u16, String) {
     let mut answer = Vec::new();
-    // A connection that is broken off has said what it had to.
+    // A connection that is broken off has sent its answer.
     let ended = client.read_to_end(&mut answer);
     let is_over = ended.is_ok() || !answer.is_empty();
     assert!(is_over, "the connection is still there");
@@ -169,7 +169,7 @@ fn clients_that_never_read_hold_bounded_memory_and_are_ended() {
     let deaf: Vec<Client> = (0..20).map(|_| api.send(ask)).collect();
     let body = api.until("/big", 503);
     assert!(body.contains("do not read"), "{body}");
-    // What is small goes on meanwhile, and all does once they were ended.
+    // Small requests are served meanwhile, and all are once these were ended.
     let big = api.until("/big", 200);
     assert_eq!(big.len(), BIG);
     let ended = deaf.into_iter().map(|mut client| {

@@ -25,7 +25,7 @@ fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     let root = HostRoot::new(folder.path());
     let topology = Arc::new(Topology::read(&root, &[]).unwrap());
     config.follow(&topology).unwrap();
-    // The threads send to nobody.
+    // The threads' messages have no receiver.
     let (inbox, _) = channel();
     let config = Arc::new(config);
     let provisioning = Provisioning::new(

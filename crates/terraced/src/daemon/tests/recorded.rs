@@ -21,7 +21,7 @@ fn daemon(folder: &Path, limit: u64) -> Daemon {
     let mut config = Config::parse("").unwrap();
     config.follow(&topology).unwrap();
     config.log = Some((folder.join("log"), limit));
-    // The threads send to nobody.
+    // The threads' messages have no receiver.
     let (inbox, _) = channel();
     let provisioning = Provisioning::new(
         provisioning::finder(HypervisorConfig::default()),
@@ -69,7 +69,7 @@ fn what_went_through_the_engine_is_decided_again_from_the_log() {
     daemon.session.finish().unwrap();
     let log = std::fs::read(folder.path().join("log")).unwrap();
     let replayed = replay(&log[..]).unwrap();
-    // Where the pages of each are.
+    // The nodes of each VM's pages.
     assert_eq!((replayed.events, replayed.actions), (5, 3));
     assert_eq!(replayed.unrecorded_actions, 0);
 }

@@ -107,14 +107,14 @@ fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
     let doctor: Doctor = served.get("/v1/doctor").unwrap();
     let finding = doctor.host.iter().find(|f| f.name == "hypervisor").unwrap();
     assert!(finding.advice.as_deref().unwrap().contains("another name"));
-    // Once the first one ended, the second is what its name says.
+    // Once the first one ended, the second has the name alone.
     fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
     served.find("web1", Some(8), State::Ignored);
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
     assert_eq!((vms.len(), vms[0].pid), (1, Some(8)));
 }
 
-/// A monitor that did not answer is listed by its socket until it tells its name.
+/// A monitor that did not answer is listed by its socket until its name is known.
 #[test]
 fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
     let served = serve();
@@ -257,12 +257,12 @@ fn a_second_daemon_leaves_the_first_ones_kdamonds_alone() {
         |socket: &str| crate::host::take_over(&root.join(socket), served.inbox.clone(), &damon);
     assert!(take_over("terraced.sock").is_err());
     assert_eq!(state(), "on\n");
-    // Where nobody listens they are what a crash left.
+    // Sockets without a listener are remnants of a crash.
     let _file = take_over("free.sock").unwrap();
     assert_eq!(state(), "off");
 }
 
-/// Each view tells the thread on which it is made, by the way that all routes take.
+/// Each view reports the thread on which it is made, by the path of all routes.
 #[test]
 fn views_are_made_on_another_thread_than_the_engines() {
     let served = serve();
@@ -289,7 +289,7 @@ fn views_are_made_on_another_thread_than_the_engines() {
     assert!(threads.iter().all(|thread| *thread != of_engine));
 }
 
-/// A value that tells which thread makes JSON of it.
+/// A value that reports which thread makes JSON of it.
 struct OnThread(Sender<std::thread::ThreadId>);
 
 impl serde::Serialize for OnThread {
@@ -322,7 +322,7 @@ fn escapes_reach_neither_events_nor_answers() {
     for path in paths {
         let answer = text(path);
         assert!(answer.contains("u{1b}[2J"), "{path}: {answer}");
-        // JSON would write it so, and whoever reads it would have it back.
+        // JSON would write it so, and every reader would have it back.
         let escapes = ["\x1b", "\\u001b", "\u{202e}", "\\u202e"];
         assert!(
             !escapes.iter().any(|e| answer.contains(e)),
@@ -353,7 +353,7 @@ fn an_api_client_that_sends_garbage_gets_an_error() {
         huge.as_bytes(),
     ] {
         let mut client = raw(&served);
-        // It may hang up while there is still something to send.
+        // It may hang up before all is sent.
         let _ = client.write_all(garbage);
         let _ = client.shutdown(Shutdown::Write);
         let mut answer = Vec::new();

@@ -29,7 +29,7 @@ struct Vm {
     config: String,
 }
 
-/// Joins QEMU's chardev socket and the guest's port until told to stop.
+/// Joins QEMU's chardev socket and the guest's port until `stop` is set.
 fn join(host: &UnixListener, guest: &UnixListener, stop: &AtomicBool) {
     let (mut a, mut b): (Option<UnixStream>, Option<UnixStream>) = (None, None);
     let accept = |listener: &UnixListener, end: &mut Option<UnixStream>| {
@@ -51,7 +51,7 @@ fn join(host: &UnixListener, guest: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// Passes bytes on; `false` if `from` is closed. Bytes that nobody takes are lost, as in QEMU.
+/// Passes bytes on; `false` if `from` is closed. Bytes without a receiver are lost, as in QEMU.
 fn pump(from: &mut Option<UnixStream>, to: &mut Option<UnixStream>) -> bool {
     let mut bytes = [0; 4096];
     let Some(stream) = from else {
@@ -75,7 +75,7 @@ impl Vm {
         let mut config = String::new();
         let served = serve_with(|folder| {
             let folder = folder.display();
-            // Apart from the monitors: nobody but the daemon's thread of agents is to connect there.
+            // Apart from the monitors: only the daemon's thread of agents is to connect there.
             config =
                 format!("[agent]\nfolder = \"{folder}/agent\"\nsilence = \"2s\"\n[vm.db1]\n{vm}\n");
             config.clone()
@@ -321,7 +321,7 @@ fn garbage_and_a_flood_are_told_and_the_daemon_goes_on() {
     }
 }
 
-/// Frames of a kind that nobody knows, as a later version might send.
+/// Frames of an unknown kind, as a later version might send.
 fn unknown_frames(count: usize) -> Vec<u8> {
     use terrace_proto::agent::{HostMessage, Message as _};
     HostMessage::WhoIsThere.encode().unwrap().repeat(count)

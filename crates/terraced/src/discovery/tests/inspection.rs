@@ -1,4 +1,4 @@
-//! The discoverer's looks at VMs, by monitors that a test plays.
+//! The discoverer's inspections of VMs, by monitors that a test plays.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -99,7 +99,7 @@ impl Fixture {
             .inspect(&self.candidate, &self.view(Vec::new()))
     }
 
-    /// Whether anything about the VM's memory or registers was asked.
+    /// Whether anything about the VM's memory or registers was queried.
     fn asked_inside(&self) -> bool {
         let asked = self.asked.lock().unwrap();
         let inside = ["human-monitor", "memdev", "query-cpus"];
@@ -262,7 +262,7 @@ fn a_socket_named_by_two_processes_belongs_to_the_listener() {
     );
 }
 
-/// Monitors that accept nobody, as many as a user can make.
+/// Monitors that accept no connection, as many as a user can make.
 #[test]
 fn monitors_that_hang_do_not_become_as_many_threads() {
     let mut f = fixture("");
@@ -290,7 +290,7 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
             ..Candidate::at(socket)
         };
         discoverer.hand_out(&candidate, &view, &jobs, begun);
-        // What waits is not handed out again.
+        // A candidate that waits is not handed out again.
         discoverer.hand_out(&candidate, &view, &jobs, begun);
     }
     assert!(
@@ -317,7 +317,7 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
     }
 }
 
-/// Threads that look at VMs for a discoverer: each holds it. Those of other tests in this process do not count.
+/// Threads that inspect VMs for a discoverer: each holds it. Those of other tests in this process do not count.
 fn threads(discoverer: &Arc<Discoverer>) -> usize {
     Arc::strong_count(discoverer) - 1
 }
@@ -359,7 +359,7 @@ fn sockets_that_are_gone_are_forgotten_with_their_process() {
     assert_eq!(handled.keys().collect::<Vec<_>>(), [&f.candidate.socket]);
 }
 
-/// The state of a candidate after a look.
+/// The state of a candidate after an inspection.
 fn after_inspection(f: &Fixture, candidate: &Candidate, view: &HostView) -> Handled {
     f.note(
         candidate,
@@ -411,12 +411,12 @@ fn a_second_vm_of_a_name_is_inspected_once_the_first_ended() {
         f.discoverer.is_due(&f.candidate, now),
         "the first one ended"
     );
-    // What was seen of processes before is not looked up anew for this.
+    // The known state of processes is not read anew for this.
     let found = f.discoverer.inspect(&f.candidate, &view);
     assert!(matches!(found.state, State::Agent(_)));
 }
 
-/// Monitors that nobody serves, as many as are looked at.
+/// Monitors that no process serves, as many as are inspected.
 #[test]
 fn a_thousand_unready_monitors_cost_few_threads_and_hide_no_vm() {
     let mut f = fixture("scan = true");
@@ -433,7 +433,7 @@ fn a_thousand_unready_monitors_cost_few_threads_and_hide_no_vm() {
     let fakes: Vec<Candidate> = (0..1000).map(at).collect();
     let discoverer = Arc::new(f.discoverer);
     let (jobs, begun) = (discoverer.start_inspectors(INSPECTORS), Instant::now());
-    // However long the looks take: the clock of those that hand them out stands still.
+    // The inspections may take any time: the clock of the thread that hands them out stands still.
     for _ in 0..2 {
         let all = fakes.iter();
         all.for_each(|fake| discoverer.hand_out(fake, &view, &jobs, begun));
@@ -453,7 +453,7 @@ fn a_thousand_unready_monitors_cost_few_threads_and_hide_no_vm() {
         );
     };
     (0..wanted).for_each(|_| receive());
-    // Those that were looked at are not due before their time, and then all of them are.
+    // Those that were inspected are not due before their time, and then all of them are.
     assert!(
         !fakes.iter().any(|fake| discoverer.take_new(fake, begun)),
         "each one once"

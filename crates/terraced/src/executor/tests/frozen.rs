@@ -24,7 +24,7 @@ use crate::played::{host, play_qemu};
 const PATIENCE: Duration = Duration::from_secs(20);
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A worker's script that says that it is attached, and nothing ever after.
+/// A worker's script that reports that it is attached, and nothing ever after.
 const FROZEN: &str = r"printf '\002\000\000\000\000\000' >&0; exec sleep 1000";
 
 fn answer(line: &str) -> serde_json::Value {

@@ -1,5 +1,5 @@
-//! RAM that is plugged in or taken out while a VM is managed: a monitor that a test plays, memory of this process in the
-//! place of QEMU's, and a worker that does what the test wants.
+//! RAM that is plugged in or taken out while a VM is managed: a monitor that a test plays, memory of this process in
+//! the place of QEMU's, and a worker that the test steers.
 
 use std::cell::Cell;
 use std::fs;
@@ -209,7 +209,7 @@ fn tell(qemu: &Mutex<Qemu>, event: &str) {
     }
 }
 
-/// A worker that keeps the files that it is given to map, says that it is attached, and answers its first request
+/// A worker that keeps the files that it is given to map, reports that it is attached, and answers its first request
 /// once the test lets it go.
 fn worker(folder: &Path) -> WorkerCommand {
     let script = r#"dd bs=65536 count=1 <&0 > "$1/given.$$" 2> /dev/null
@@ -265,7 +265,7 @@ impl Threads {
     fn event(&mut self) -> Event {
         loop {
             match self.events.recv_timeout(PATIENCE).unwrap() {
-                // What the scan cost is told beside its answer.
+                // The cost of the scan is reported beside its answer.
                 Input::Event(Event::ScanSpent(_)) => {}
                 Input::Event(event) => return event,
                 Input::MapChanged(vm, words) => {
@@ -337,7 +337,7 @@ fn scan() -> ScanRequest {
 fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
     let mut threads = Threads::start();
     let folder = threads.machine.path().to_owned();
-    // As long as the map holds, all of it is looked at and moved.
+    // As long as the map holds, all of it is observed and moved.
     assert_eq!(threads.placed(7), Ok(512));
     let report = threads.moved(1);
     let there = MoveStatus::AlreadyThere;
@@ -359,7 +359,7 @@ fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
         assert_eq!(result.now.tier(), None, "by the old map");
     }
     assert_eq!(report.results.len(), 4, "page by page");
-    // What the worker saw of the old map is not believed.
+    // The worker's answer about the old map is not used.
     fs::write(folder.join("go"), "").unwrap();
     match threads.event() {
         Event::ScanFailed(failure) if failure.id == RequestId(1) && !failure.fatal => {
@@ -369,7 +369,7 @@ fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
     }
     let reason = threads.placed(8).unwrap_err();
     assert!(reason.contains("memory map changed"), "{reason}");
-    // The daemon's thread is told once.
+    // The daemon's thread is notified once.
     assert_eq!(threads.changes.len(), 1, "{:?}", threads.changes);
     assert!(
         threads.changes[0].contains("'d1' at 0x100000000 is gone"),
@@ -378,7 +378,7 @@ fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
     );
 }
 
-/// The mapping goes without an event of QEMU: the map alone cannot tell.
+/// The mapping goes without an event of QEMU: the map alone cannot show it.
 #[test]
 fn ram_unmapped_in_mid_round_is_neither_scanned_nor_moved() {
     let mut threads = Threads::start();
@@ -415,7 +415,7 @@ fn nothing_is_begun_by_a_map_that_changed() {
     let begun = Cell::new(0);
     let act = || begun.set(begun.get() + 1);
     guard.around(false, act).unwrap();
-    // QEMU says nothing of it, and is asked before a round.
+    // QEMU sends no event of it, and is queried before a round.
     plug(&machine.qemu, Backend::new("d2", 2 * HIGH));
     guard.around(false, act).unwrap();
     assert!(!stop.load(Ordering::Relaxed));
@@ -504,7 +504,7 @@ fn memory_plugged_later_is_scanned_and_the_old_map_is_not() {
         value: "7".into(),
     };
     let _: Value = served.post_body("/v1/vms/web1/set", &set).unwrap();
-    // The guest says what came of the plug, while nobody asks anything.
+    // The guest reports the outcome of the plug, while no check is requested.
     plug(&qemu, Backend::new("d1", HIGH));
     tell(&qemu, "ACPI_DEVICE_OST");
     let grown = 2 * MIB as u64;

@@ -1,8 +1,8 @@
 //! Processes other than the hypervisors that have the RAM of VMs, as the reconcilers ask for them.
 //!
 //! Responsible for: one census for all VMs that ask at once, which of the processes are the VM's own or the daemon's,
-//! and what a device is told. It leaves to others: the census itself (`terrace_host::sharers`), and what follows from
-//! it.
+//! and the result that a device is sent. It leaves to others: the census itself (`terrace_host::sharers`), and what
+//! follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,17 +19,17 @@ use terrace_sys::{FileId, ProcessId};
 
 use crate::confine::{self, Role};
 
-/// The part of the time that looks take at most if nobody waits for them: one in so many.
+/// The part of the time that pin checks take at most if no chain waits for them: one in so many.
 const SELDOM: u32 = 20;
-/// The same for looks that chains wait for.
+/// The same for pin checks that chains wait for.
 const OFTEN: u32 = 3;
 
-/// Greatest time to wait for a look. One can last for ever: what a process maps is read under a lock of its own,
+/// Greatest time to wait for a pin check. One can last for ever: a process's mappings are read under a lock of its own,
 /// which it may hold while it waits for a server of files that another user runs (FUSE).
 const MAX: Duration = Duration::from_secs(10);
 
 /// The census that all reconcilers share: the last one, and the one that is under way. One at a time; while it hangs,
-/// nobody but its own thread waits for it.
+/// only its own thread waits for it.
 #[derive(Clone, Debug)]
 pub struct Lookout {
     board: Arc<Board>,
@@ -54,7 +54,7 @@ struct Board {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The files to look for, by reconciler.
+    /// The files to search for, by reconciler.
     files: BTreeMap<u64, BTreeSet<FileId>>,
     last: Option<Last>,
     running: Option<Running>,
@@ -74,7 +74,7 @@ struct Last {
 #[derive(Debug)]
 struct Running {
     began: Instant,
-    /// The process that is looked at.
+    /// The process that is inspected.
     at: Arc<AtomicU32>,
 }
 
@@ -183,18 +183,18 @@ pub struct Sharers {
     reconciler: u64,
     lookout: Lookout,
     root: HostRoot,
-    /// The operator's configuration of who pins memory.
+    /// The operator's configuration of the programs that pin memory.
     pins: PinConfig,
     hypervisor: Option<ProcessId>,
     /// The VM's device, and the files that it would punch.
     device: Option<ProcessId>,
     device_files: BTreeSet<FileId>,
-    /// A look that was not waited for any longer.
+    /// A pin check that was not waited for any longer.
     late: Option<Receiver<Holders>>,
 }
 
 impl Sharers {
-    /// The looks of one reconciler, none of them done yet.
+    /// The pin checks of one reconciler, none of them done yet.
     pub fn new(reconciler: u64, lookout: Lookout, root: HostRoot, pins: PinConfig) -> Self {
         Self {
             reconciler,
@@ -208,7 +208,7 @@ impl Sharers {
         }
     }
 
-    /// Takes in what the VM's device says of itself: its process and files.
+    /// Takes in the VM's device's own report: its process and files.
     pub fn hear(&mut self, device: Option<u32>, files: BTreeSet<FileId>) {
         if self.device.map(|known| known.pid) != device {
             self.device = device.and_then(|pid| process(&self.root, pid));
@@ -216,7 +216,7 @@ impl Sharers {
         self.device_files = files;
     }
 
-    /// The other processes that have the RAM, by a look that began at `since` or later.
+    /// The other processes that have the RAM, by a pin check that began at `since` or later.
     pub fn check(&mut self, hypervisor: Option<u32>, since: Instant) -> Holders {
         if self.pins.nobody_pins {
             return Holders::Nobody;
@@ -243,7 +243,7 @@ impl Sharers {
         self.wait(check)
     }
 
-    /// The result of a look, waited for up to a limit. While one before it still hangs no other is begun.
+    /// The result of a pin check, waited for up to a limit. While one before it still hangs no other is begun.
     fn wait(&mut self, check: PinCheck) -> Holders {
         let late = self.late.as_ref().map(Receiver::try_recv);
         if matches!(late, Some(Err(TryRecvError::Empty))) {
@@ -268,25 +268,25 @@ impl Sharers {
         }
     }
 
-    /// Greatest age of a look that nobody waits for.
+    /// Greatest age of a pin check that no chain waits for.
     pub fn may_be_old(&self, pace: Duration) -> Duration {
         pace.max(self.lookout.took().saturating_mul(SELDOM))
     }
 
-    /// Pause between two looks that chains wait for.
+    /// Pause between two pin checks that chains wait for.
     pub fn pause(&self, least: Duration) -> Duration {
         least.max(self.lookout.took().saturating_mul(OFTEN))
     }
 }
 
-/// A process's number and start time, found by a thread that may look at others.
+/// A process's number and start time, found by a thread that may inspect others.
 fn process(root: &HostRoot, pid: u32) -> Option<ProcessId> {
     let root = root.clone();
     let found = confine::run(Role::Census, move || process_id(&root, pid));
     found.ok().flatten()
 }
 
-/// One look for one reconciler, done by a thread that may look at other processes and hears nobody.
+/// One pin check for one reconciler, done by a thread that may inspect other processes and reads no peer.
 struct PinCheck {
     reconciler: u64,
     lookout: Lookout,
@@ -317,7 +317,7 @@ impl PinCheck {
             Ok(last) => last,
             Err(why) => return Holders::Unknown(why),
         };
-        // One that was about to be started had, for a moment, what the daemon has open: it is noted by now.
+        // A worker that was being started had, for a moment, the daemon's open files: it is noted by now.
         let mut known: Vec<ProcessId> = worker::started().clone();
         known.extend(self.known);
         known.extend(process_id(&self.root, std::process::id()));

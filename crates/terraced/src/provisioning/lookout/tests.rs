@@ -14,7 +14,7 @@ fn one_census_serves_all_who_ask_for_what_is_not_newer() {
     let first = census(1, file(1), start);
     let again = census(1, file(1), start);
     assert!(Arc::ptr_eq(&first.census, &again.census));
-    // It knows nothing of another VM's files, and nothing of what came since.
+    // The census has neither another VM's files nor anything newer.
     let other = census(2, file(2), start);
     assert!(!Arc::ptr_eq(&first.census, &other.census));
     let both = census(1, file(1), start);
@@ -23,7 +23,7 @@ fn one_census_serves_all_who_ask_for_what_is_not_newer() {
     assert!(!Arc::ptr_eq(&both.census, &later.census));
 }
 
-/// Another user's process whose mappings nobody can read, as one that maps a file of a FUSE server that does not
+/// Another user's process whose mappings cannot be read, as one that maps a file of a FUSE server that does not
 /// answer.
 #[test]
 fn an_unreadable_process_delays_no_vm_and_no_worker() {
@@ -31,7 +31,7 @@ fn an_unreadable_process_delays_no_vm_and_no_worker() {
     let process = folder.path().join("proc/7");
     std::fs::create_dir_all(process.join("fd")).unwrap();
     let maps = process.join("maps");
-    // Opening it waits for who writes.
+    // Opening it waits for a writer.
     assert!(
         Command::new("mkfifo")
             .arg(&maps)
@@ -55,7 +55,7 @@ fn an_unreadable_process_delays_no_vm_and_no_worker() {
         answer
     };
     let hangs = ask(1);
-    // Who asks first would be the one that hangs.
+    // The first to ask would be the one that hangs.
     let is_at = |running: &Running| running.at.load(Ordering::Relaxed) == 7;
     while !lookout.board.lock().running.as_ref().is_some_and(is_at) {
         std::thread::sleep(Duration::from_millis(1));
@@ -73,7 +73,7 @@ fn an_unreadable_process_delays_no_vm_and_no_worker() {
     std::thread::spawn(move || done.send(worker::started().len()));
     let started = workers.recv_timeout(Duration::from_secs(60));
     started.expect("no worker can be started while a look hangs");
-    // It goes on when what held it up has ended.
+    // The census continues when the read that held it up has ended.
     assert!(hangs.try_recv().is_err());
     std::fs::write(&maps, "").unwrap();
     hangs

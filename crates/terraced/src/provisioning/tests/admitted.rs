@@ -78,7 +78,7 @@ fn two_orders_at_once_do_not_get_the_same_memory() {
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 2 * GIB);
     host.free([2 * GIB, 8 * GIB]);
-    // The order is on its way to vm1 when vm2 asks.
+    // The order is on its way to vm1 when vm2's order comes.
     one.hang_at_orders(true);
     let hung = host.resize("vm1", [Some(4 * GIB), None]).unwrap_err();
     assert!(hung.contains("may still carry it out"), "{hung}");
@@ -132,7 +132,7 @@ fn without_files_a_vms_present_memory_is_its_process_memory() {
     host.free([GIB, GIB]);
     let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
     assert!(refused.contains("vm2 may still take 2 GiB"), "{refused}");
-    // Both of its tiers are there.
+    // Both of its tiers are present.
     let status = "RssAnon:\t 0 kB\nRssShmem:\t 4194304 kB\n";
     put(host.root(), "proc/101/status", status);
     host.until("vm2", |e| (e.tiers[0].may_take_bytes == 0).then_some(()));
@@ -257,7 +257,7 @@ fn huge_pages_count_by_their_pool_not_by_free_memory() {
     let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
     let message = "huge pages of 2 MiB, of which node 0 has 0 B free";
     assert!(refused.contains(message), "{refused}");
-    // And where all that there is is in the pool, it can have that.
+    // And if all free memory is in the pool, it can have that.
     host.free([0, 0]);
     let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages";
     put(host.root(), pool, "512\n");

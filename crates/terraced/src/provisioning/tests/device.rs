@@ -42,7 +42,7 @@ fn status() -> Value {
     }})
 }
 
-/// A device that stands as [`status`] and refuses what is no whole pages.
+/// A device with the status [`status`] that refuses sizes of no whole pages.
 fn play_device(control: &Path) -> Seen {
     let listener = UnixListener::bind(control).unwrap();
     let seen = Seen::default();
@@ -98,7 +98,7 @@ fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Ordered,
     served.post_body(&format!("/v1/vms/{vm}/resize"), &sizes)
 }
 
-/// The view of the VM's resizable memory, once it is as `so` asks.
+/// The view of the VM's resizable memory, once `so` is true of it.
 fn heard(served: &Served, so: impl Fn(&ProvisioningStatus) -> bool) -> ProvisioningStatus {
     for _ in 0..6000 {
         let detail: VmDetail = served.get("/v1/vms/flex").unwrap();

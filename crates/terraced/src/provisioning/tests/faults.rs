@@ -152,7 +152,7 @@ fn a_guest_that_retains_memory_is_counted_whole_until_verified() {
     });
 }
 
-/// Waits until so many more looks with verification were made and seen.
+/// Waits until so many more queries with verification were made and seen.
 fn wait_for_verified_queries(host: &Host, script: &Scripted, more: u64) {
     let before = script.lock().queries[0];
     host.until("vm1", |_| {
@@ -281,7 +281,7 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
         (order.state == OrderState::Stuck).then(|| order.why.clone())
     });
     assert_eq!(why.as_deref(), Some("its node has 3 MiB free"));
-    // It goes on when it can.
+    // The order continues when it can.
     script.see(|status| {
         resize_tier(&mut status.tiers[0], 512 * MIB);
         status.tiers[0].stuck = None;
@@ -431,7 +431,7 @@ fn a_device_passed_through_in_mid_shrink_stops_it() {
         status.tiers[0].block_bytes = 2 * MIB;
         resize_tier(&mut status.tiers[0], GIB + 301 * MIB);
     });
-    // A look that began before would have the device come when the tier was as it had been.
+    // A query that began before would have the device come when the tier was as it had been.
     host.until("vm1", |provisioning| {
         (provisioning.tiers[0].size_bytes == GIB + 301 * MIB).then_some(())
     });
@@ -445,7 +445,7 @@ fn a_device_passed_through_in_mid_shrink_stops_it() {
     host.until("vm1", |_| {
         (script.lock().ordered.last()? == &held).then_some(())
     });
-    // Its balloons are empty, and the target would have the driver fill them again.
+    // Its balloons are empty, and the target makes the driver fill them again.
     script.see(|status| {
         status.resets += 1;
         resize_tier(&mut status.tiers[0], 4 * GIB);
@@ -581,7 +581,7 @@ fn files_are_looked_at_seldom_while_nothing_changes() {
         let [with, without] = script.lock().queries;
         (with > 1 && without > 3).then_some(())
     });
-    // What was verified stays in sight between.
+    // The verified figures stay visible in between.
     let provisioning = host.provisioning("vm1").unwrap();
     assert_eq!(provisioning.tiers[0].present_bytes, Some(2 * GIB));
 }
@@ -615,7 +615,7 @@ fn a_failed_reconciler_is_reported_and_restarted_by_a_resize() {
     script.lock().panics_at_orders = true;
     let why = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(why.contains("a fault of terraced's own"), "{why}");
-    // What it may take is counted on, all of it: nobody knows any more what its driver gave back.
+    // All that it may take is counted: the memory that its driver gave back is not known any more.
     let provisioning = host.until("vm1", |provisioning| {
         provisioning.problem.is_some().then(|| provisioning.clone())
     });
@@ -660,7 +660,7 @@ fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
     play_process(host.root(), process(200));
     script.hang_at_leases(true);
     std::thread::scope(|scope| {
-        // Its look is answered before the reconciler asks for a lease; the order waits behind that.
+        // The query is answered before the reconciler asks for a lease; the order waits behind that.
         let resized = scope.spawn(|| host.resize("vm1", [Some(GIB), None]));
         host.event("vm1", "fast 2 GiB → 1 GiB ordered by the operator");
         std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
@@ -670,7 +670,7 @@ fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
         assert!(why.contains("the VM is gone"), "{why}");
         script.hang_at_leases(false);
     });
-    // The next one is looked at, and the reconciler of the one before has ended.
+    // The next one is queried, and the reconciler of the one before has ended.
     host.until("vm1", |provisioning| provisioning.age_s.map(drop));
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while script.holders() > 3 && std::time::Instant::now() < until {

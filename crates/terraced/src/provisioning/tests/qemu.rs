@@ -142,7 +142,7 @@ fn host(qemu: &Qemu, config: &str) -> Host {
         patience_ms: 60_000,
         ..ProvisionConfig::default()
     };
-    // Which process it is nobody knows here, and so not who else has its RAM.
+    // QEMU's process is not known here, and so neither are other holders of its RAM.
     let config = format!("[defaults]\nnobody_pins = true\n{config}");
     let of = qemu.clone();
     let served = serve_resizable(
@@ -339,7 +339,7 @@ fn a_monitor_that_was_busy_at_discovery_is_asked_again() {
 fn a_vm_without_a_provider_is_not_queried_each_time() {
     let qemu = Qemu::default();
     let host = host(&qemu, "[vm.vm]\nscan = true\n");
-    // Until its reconciler has looked and is gone.
+    // Until its reconciler has searched and is gone.
     host.resize([Some(256), None]).unwrap_err();
     let greeted = qemu.inside().greeted;
     for _ in 0..20 {

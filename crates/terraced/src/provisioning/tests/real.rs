@@ -17,7 +17,7 @@ use crate::messages::State;
 use crate::played::serve_resizable;
 use terrace_core::provision::ProvisionConfig;
 
-/// A daemon that looks after the VM `vm` with this device.
+/// A daemon that manages the sizes of the VM `vm` with this device.
 pub fn serve(control: &Path) -> Host {
     let pace = ProvisionConfig {
         under_way_ms: 20,
@@ -66,7 +66,7 @@ fn a_vm_shrinks_by_the_real_device_and_claims_are_verified() {
         8 * MIB
     );
 
-    // A driver that comes later finds the target in the configuration space, where the ABI has it.
+    // A driver that comes later finds the target in the configuration space, at the ABI's place.
     assert_eq!(guest.config(40, 8), 512_u64.to_le_bytes());
     // The driver learns the targets and gives two huge pages' worth back in small ones.
     let at = guest.post_event_buffer(100);
@@ -88,7 +88,7 @@ fn a_vm_shrinks_by_the_real_device_and_claims_are_verified() {
     );
     assert_eq!((tier.host_nodes, tier.may_take_bytes), (vec![1], 0));
 
-    // A guest that goes on using what it gave back is found out, and counted whole from then on.
+    // A guest that still uses pages that it gave back is detected, and counted whole from then on.
     vm.touch(base, 256);
     let lie =
         "claims to have given back 2 MiB of slow, of which 1 MiB is still there (verified: 0.50)";
@@ -97,7 +97,7 @@ fn a_vm_shrinks_by_the_real_device_and_claims_are_verified() {
         (e.tiers[1].counted_bytes == 8 * MIB).then_some(())
     });
 
-    // A reboot empties the balloons, which is told; then the device goes.
+    // A reboot empties the balloons, which is reported; then the device goes.
     let guest = guest.reboot(&vm);
     host.event("vm", "the guest started anew");
     host.until("vm", |e| (e.tiers[1].size_bytes == 8 * MIB).then_some(()));

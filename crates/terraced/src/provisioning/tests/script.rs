@@ -20,7 +20,7 @@ use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 
-/// A provider's script: what it answers, and what it was asked.
+/// A provider's script: its answers, and the questions that it got.
 pub struct Script {
     pub kind: ProviderKind,
     pub status: Result<ProviderStatus, ProviderError>,
@@ -30,14 +30,14 @@ pub struct Script {
     pub queries: [u64; 2],
     pub hangs: bool,
     pub hangs_at_orders: bool,
-    /// From the second lease after a look on: the first is part of the look.
+    /// From the second lease after a query on: the first is part of the query.
     pub hangs_at_leases: bool,
     leases: u32,
     /// Hang once an order was answered.
     pub hangs_after_orders: bool,
     /// Whether orders make it panic, as a fault of our own code would.
     pub panics_at_orders: bool,
-    /// The process of the provider, if it says so.
+    /// The process of the provider, if it reports one.
     pub process: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ impl Scripted {
         self.0.0.lock().unwrap()
     }
 
-    /// Changes what is seen.
+    /// Changes the status that is seen.
     pub fn see(&self, change: impl FnOnce(&mut ProviderStatus)) {
         change(self.lock().status.as_mut().unwrap());
     }
@@ -88,7 +88,7 @@ impl Scripted {
         self.0.1.notify_all();
     }
 
-    /// Until [`Self::hang`] says otherwise.
+    /// Hangs after orders, until [`Self::hang`] changes that.
     pub fn hang_after_orders(&self) {
         self.lock().hangs_after_orders = true;
     }
@@ -141,7 +141,7 @@ impl Provider for Scripted {
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut script = self.when_it_takes_orders();
         if script.panics_at_orders {
-            // The script is asked again after.
+            // The script is used again after this.
             drop(script);
             panic!("a fault that a test wants");
         }

@@ -72,7 +72,7 @@ fn every_provider_refuses_to_shrink_a_vm_whose_ram_is_shared() {
             "vm1",
             "which maps its RAM, may have pinned it: it cannot shrink",
         );
-        // To grow takes nothing from anybody.
+        // Growth takes no memory from any process.
         host.resize("vm1", [Some(3 * GIB), slow]).unwrap();
         go(&host, 200);
         host.event("vm1", "no other process has its RAM any more");
@@ -108,7 +108,7 @@ fn the_vms_own_device_that_needs_no_looks_is_nobody_else() {
     let host = host([("vm1", &script)]);
     map_ram(&host, 100);
     let device = Path::new("/usr/bin/terrace-hyperflex");
-    // Started with `--nobody-pins`; then another one in its place, which only the next answer tells.
+    // Started with `--nobody-pins`; then another one in its place, which only the next answer shows.
     for (pid, size) in [(300, GIB + GIB / 2), (301, GIB)] {
         script.lock().process = Some(pid);
         come(&host, pid, device);
@@ -209,7 +209,7 @@ impl Drop for Forked {
     }
 }
 
-/// A real device that needs looks, beside a daemon that sees this process as it is.
+/// A real device that needs pin checks, beside a daemon that sees this process as it is.
 fn serve_leased(args: &Args) -> Host {
     let host = serve(&args.control);
     let maps = host
@@ -238,7 +238,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
             .map(|page| Entry::new(base + page * PAGE, 0))
             .collect()
     };
-    // Without a daemon nothing is given back, and the driver hears it.
+    // Without a daemon nothing is given back, and the driver is answered so.
     assert_eq!(guest.entries(2, &pages(0)), (0, 32));
     let client = Client::new(&args.control);
     let leases = client.status(false).unwrap().leases.unwrap();
@@ -273,12 +273,12 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
         refused.contains(&format!("process {}", other.0)),
         "{refused}"
     );
-    // What was given back before is handed out as ever.
+    // Memory that was given back before is handed out as ever.
     assert_eq!(guest.entries(3, &pages(0)), (32, 0));
     other.end(host.root());
     host.event("vm", "no other process has its RAM any more");
     host.resize("vm", [None, Some(4 * MIB)]).unwrap();
-    // The device refuses for a moment after a look that found somebody; the driver asks again.
+    // The device refuses for a moment after a pin check that found another process; the driver tries again.
     while guest.entries(2, &pages(64)) != (32, 0) {
         std::thread::sleep(Duration::from_millis(10));
     }
