@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn old_keys_nested_by_a_hostile_daemon_do_not_multiply() {
         let depth = 100;
-        let text = "{\"elastic\":".repeat(depth) + "1" + &"}".repeat(depth);
+        let text = "{'elastic':".replace('\'', "\"").repeat(depth) + "1" + &"}".repeat(depth);
         let mut value = serde_json::from_str(&text).unwrap();
         rename(&mut value);
         assert_eq!(value.to_string().matches("provisioning").count(), depth);

@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "terrace-config",
         &[
+            &["renamed"],
             &["agent", "discover", "mover", "security", "sizes", "sources"],
             &["raw"],
             &["hyperflex", "pins", "writes"],
