@@ -214,18 +214,24 @@ fn split(arguments: &[Token]) -> Vec<&[Token]> {
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// The number of words outside of placeholders.
+/// The number of words outside of placeholders and of a report's markup.
 fn words(text: &str) -> usize {
     let mut depth = 0_usize;
-    let outside = text.chars().filter(|c| {
+    let mut outside = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let opens_tag = c == '<'
+            && rest
+                .peek()
+                .is_some_and(|next| "/!".contains(*next) || next.is_alphabetic());
         match c {
             '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => return depth == 0,
+            _ if opens_tag => depth += 1,
+            '}' | '>' if depth > 0 => depth -= 1,
+            _ if depth == 0 => outside.push(c),
+            _ => {}
         }
-        false
-    });
-    let outside: String = outside.collect();
+    }
     let is_word = |word: &&str| word.chars().any(char::is_alphabetic);
     outside.split_whitespace().filter(is_word).count()
 }
@@ -312,10 +318,13 @@ mod tests {
             eprintln!("wrote {}", file.display());
             write!(f, "{} of {} pages moved", a, b)?;
             key("floor");
+            html("<p class=\"a b\">{text}</p>");
+            html("<p>No runs: a < b</p>");
         }"#;
         let wanted = [
             (Kind::Printed, "wrote {}"),
             (Kind::Sentence, "{} of {} pages moved"),
+            (Kind::Sentence, "<p>No runs: a < b</p>"),
         ];
         assert_eq!(of(source), wanted.map(|(k, t)| (k, t.to_owned())));
     }
