@@ -145,7 +145,7 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     no_new_privileges()?;
-    keep_only(&CAPABILITIES).context("giving up capabilities")?;
+    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let root = HostRoot::default();
     let room =
         Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;

@@ -40,7 +40,8 @@ impl FileLog {
 
     fn limited(path: &Path, config: &Config, limit: u64) -> Result<Self> {
         let file = new_log_file(path);
-        let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
+        let file =
+            file.map_err(|why| anyhow!("cannot create the log {}: {why}", path.display()))?;
         let start = Record::Ranges(RangesRecord::Start(Start {
             version: env!("CARGO_PKG_VERSION").into(),
             config: serde_json::to_string(config)?,

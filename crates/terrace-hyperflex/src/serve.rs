@@ -87,7 +87,9 @@ impl Prepared {
             match accepted_peer_pid(&seen) {
                 Ok(Some(pid)) => connected.set_hypervisor_pid(pid),
                 Ok(None) => tracing::info!("the hypervisor is in another pid namespace"),
-                Err(error) => tracing::warn!("who the hypervisor is: {error}"),
+                Err(error) => {
+                    tracing::warn!("the hypervisor's process cannot be identified: {error}")
+                }
             }
             daemon.wait()
         });

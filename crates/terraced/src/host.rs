@@ -79,7 +79,7 @@ pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<S
 /// Reads the host's tiers; the engine's tiers follow them if the file defines none.
 pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
     let defined = config.tier_definitions();
-    let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
+    let topology = Topology::read(root, &defined).context("cannot read the host's memory tiers")?;
     if topology.tiers.len() == 1 {
         tracing::warn!(
             "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, declare \

@@ -25,7 +25,7 @@ struct Same {
 
 pub fn run(args: &Replay) -> Result<ExitCode> {
     let name = args.log.display();
-    let file = File::open(&args.log).with_context(|| format!("opening the log {name}"))?;
+    let file = File::open(&args.log).with_context(|| format!("cannot open the log {name}"))?;
     let input = BufReader::new(file);
     let text = match &args.policy {
         None => {

@@ -55,10 +55,10 @@ struct Confined {
 /// # Errors
 /// If a right is left that should be gone.
 pub fn start(filtered: bool) -> Result<()> {
-    keep_only(&CAPABILITIES).context("giving up capabilities")?;
+    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     if filtered {
         calls::filter_process().context(
-            "filtering system calls (`seccomp = false` under [security] leaves them unfiltered)",
+            "cannot filter system calls (`seccomp = false` under [security] leaves them unfiltered)",
         )?;
     } else {
         tracing::warn!(
@@ -76,7 +76,7 @@ pub fn start(filtered: bool) -> Result<()> {
     is_ready
         .recv()
         .context("the thread that starts threads ended")?
-        .context("giving up capabilities")?;
+        .context("cannot drop capabilities")?;
     let confined = Confined {
         starts,
         opener,

@@ -79,7 +79,7 @@ impl Daemon {
             host: ThisHost::new(root, topology),
             discoverer: DiscovererState::new(claims),
             agents: Agents::start(config.agent.clone(), inbox.clone())
-                .context("starting the thread of guests' agents")?,
+                .context("cannot start the thread that serves guests' agents")?,
             provisioning,
             config,
             paused: false,

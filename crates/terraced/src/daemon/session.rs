@@ -110,6 +110,9 @@ impl LiveSession {
     /// # Errors
     /// If not all could be written.
     pub fn finish(&mut self) -> Result<()> {
-        self.session.log_mut().finish().context("finishing the log")
+        self.session
+            .log_mut()
+            .finish()
+            .context("cannot finish the log")
     }
 }

@@ -499,7 +499,7 @@ impl HostView {
             Finding::missing(
                 "monitor",
                 format!(
-                    "process {} names the monitor {} on its command line, where process {pid} listens",
+                    "process {} names the monitor {} on its command line, but process {pid} listens there",
                     claim.pid,
                     candidate.socket.display()
                 ),

@@ -107,9 +107,10 @@ impl Recorder {
     /// If others can change the folder's files, or a file that is no log of ours is in the way.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
         let file = new_log_file(path);
-        let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
+        let file =
+            file.map_err(|why| anyhow!("cannot create the log {}: {why}", path.display()))?;
         Self::to(file, limit, MAX_WAITING, config)
-            .with_context(|| format!("starting the log {}", path.display()))
+            .with_context(|| format!("cannot start the log {}", path.display()))
     }
 
     fn to(sink: impl LogSink, limit: u64, most_waiting: u64, config: String) -> Result<Self> {

@@ -106,7 +106,8 @@ impl Simulated {
     /// If the file is no scenario, or the log cannot be started.
     pub fn load(file: &Path, speed: Speed, record: Option<&Path>) -> Result<Self> {
         let scenario = Scenario::load(file)?;
-        Self::new(scenario, speed, record).with_context(|| format!("simulating {}", file.display()))
+        Self::new(scenario, speed, record)
+            .with_context(|| format!("cannot simulate {}", file.display()))
     }
 
     /// Serves the simulated host until its inbox has a stop. The socket is the daemon's for root if none is named, and
@@ -171,7 +172,7 @@ impl Simulated {
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        self.recorder.finish().context("finishing the log")
+        self.recorder.finish().context("cannot finish the log")
     }
 
     /// Goes on for a moment; returns for how long there is nothing to do then.

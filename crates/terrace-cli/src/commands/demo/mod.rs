@@ -47,9 +47,9 @@ pub fn run(args: &Demo) -> Result<()> {
     let started = Instant::now();
     if is_live {
         // Restores the terminal at a panic, too.
-        let mut terminal = ratatui::try_init().context("setting up the terminal")?;
+        let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
         let watched = watch(&mut simulation, &scenario, args, end_ns, &mut terminal);
-        ratatui::try_restore().context("restoring the terminal")?;
+        ratatui::try_restore().context("cannot restore the terminal")?;
         watched?;
     } else {
         simulation.advance(end_ns);

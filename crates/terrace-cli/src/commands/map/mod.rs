@@ -127,7 +127,7 @@ pub fn write_svg(map: &HeatMap, name: &str, file: &Path) -> Result<()> {
     {
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         let drawn = draw(&area, map, name, (cell, top));
-        drawn.map_err(|e| anyhow::anyhow!("drawing the map: {e}"))?;
+        drawn.map_err(|e| anyhow::anyhow!("cannot draw the map: {e}"))?;
     }
     std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }

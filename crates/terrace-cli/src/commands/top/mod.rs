@@ -52,9 +52,9 @@ pub async fn run(client: &Client, socket: &Path, args: Top) -> Result<()> {
         "top needs a terminal; --once prints one frame anywhere"
     );
     // Restores the terminal at a panic, too.
-    let mut terminal = ratatui::try_init().context("setting up the terminal")?;
+    let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
     let watched = watch(client, &mut screen, &mut terminal, args.interval).await;
-    ratatui::try_restore().context("restoring the terminal")?;
+    ratatui::try_restore().context("cannot restore the terminal")?;
     watched
 }
 

@@ -175,7 +175,9 @@ fn hangs(running: &Running) -> String {
         running.at.load(Ordering::Relaxed),
         running.began.elapsed().as_secs(),
     );
-    format!("what process {pid} maps cannot be read since {s} s: see what it waits for, or end it")
+    format!(
+        "the mappings of process {pid} could not be read for {s} s: find out what it waits for, or end it"
+    )
 }
 
 /// Looks for one reconciler.
