@@ -148,15 +148,15 @@ fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> MappingKind {
 }
 
 fn line(text: &str) -> Option<Line<'_>> {
-    let mut words = text.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
+    let mut fields = text.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
     let address = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = (address(start)?, address(end)?);
-    let permissions = words.next()?;
-    let offset = address(words.next()?)?;
-    let device = words.next()?;
-    let inode = words.next()?.parse().ok()?;
-    let path = words.next().unwrap_or("").trim_start();
+    let permissions = fields.next()?;
+    let offset = address(fields.next()?)?;
+    let device = fields.next()?;
+    let inode = fields.next()?.parse().ok()?;
+    let path = fields.next().unwrap_or("").trim_start();
     // The other half belongs to the kernel (`[vsyscall]`).
     if start >= end || end > 1 << 63 {
         return None;

@@ -14,8 +14,8 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
     let line = |which: &str| {
         let line = text.lines().find(|line| line.starts_with(which))?;
         let field = |name: &str| {
-            let mut words = line.split_whitespace();
-            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+            let mut fields = line.split_whitespace();
+            fields.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
         };
         Some((hundredths(field("avg10")?)?, field("total")?.parse().ok()?))
     };

@@ -53,7 +53,7 @@ impl Classify {
         }
         p.set_all_known();
         let held = [p.bytes(TierId::FAST), p.bytes(TierId::SLOW), 0, 0].map(|b| b / PAGE_SIZE);
-        let words = usize::try_from(pages).unwrap_or(0);
+        let len = usize::try_from(pages).unwrap_or(0);
         Self {
             pages: p,
             stage: RankedPlace {
@@ -70,8 +70,8 @@ impl Classify {
                 floor: [0; 4],
                 most: pages / 2,
             },
-            from: vec![1; words],
-            to: vec![0; words],
+            from: vec![1; len],
+            to: vec![0; len],
         }
     }
 

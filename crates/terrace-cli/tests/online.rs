@@ -436,9 +436,9 @@ fn a_newer_order_about_another_tier_does_not_end_the_wait() {
 
 /// Writes an escape sequence into every text that is not one of few words, and into the keys of a map.
 fn hostile(value: &mut Value, key: &str) {
-    const WORDS: [&str; 3] = ["mode", "health", "name"];
+    const EXEMPT_KEYS: [&str; 3] = ["mode", "health", "name"];
     match value {
-        Value::String(text) if !WORDS.contains(&key) => *text += "\u{1b}[2J\u{202e}",
+        Value::String(text) if !EXEMPT_KEYS.contains(&key) => *text += "\u{1b}[2J\u{202e}",
         Value::Array(items) => items.iter_mut().for_each(|item| hostile(item, key)),
         Value::Object(fields) => fields.iter_mut().for_each(|(k, v)| hostile(v, k)),
         _ => {}

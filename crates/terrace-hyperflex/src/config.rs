@@ -436,9 +436,9 @@ mod tests {
 
     use super::*;
 
-    fn parse(words: &str) -> Result<Config, String> {
+    fn parse(options: &str) -> Result<Config, String> {
         let fixed = ["terrace-hyperflex", "--socket", "s", "--control", "c"];
-        let args = Args::try_parse_from(fixed.into_iter().chain(words.split_whitespace()))
+        let args = Args::try_parse_from(fixed.into_iter().chain(options.split_whitespace()))
             .map_err(|e| e.to_string())?;
         Config::try_from(&args).map_err(|e| e.to_string())
     }
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_reason() {
-        for (words, want) in [
+        for (options, want) in [
             ("--tier node=0,size=1GiB,range=0+1GiB", "either"),
             ("--tier size=1GiB", "node"),
             ("--tier node=0,size=1GiB,host-node=x", "host-node `x`"),
@@ -489,8 +489,8 @@ mod tests {
             ("--tier node=0,size=0", "no memory"),
             ("--tier node=0,size=8GiB --below-4g 5GiB", "less than 4 GiB"),
         ] {
-            let error = parse(words).unwrap_err();
-            assert!(error.contains(want), "{words}: {error}");
+            let error = parse(options).unwrap_err();
+            assert!(error.contains(want), "{options}: {error}");
         }
         let five = "--tier node=0,size=1GiB ".repeat(5);
         assert!(parse(&five).unwrap_err().contains("1 to 4"));

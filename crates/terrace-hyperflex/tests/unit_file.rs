@@ -64,17 +64,17 @@ fn systemd_has_no_word_against_the_unit() {
         Ok(said) => said,
         Err(error) => {
             // Past the capture of the test harness.
-            let words = format!(
+            let message = format!(
                 "\nSKIPPED systemd_has_no_word_against_the_unit: NOT TESTED, since systemd-analyze: {error}\n"
             );
-            std::io::stderr().write_all(words.as_bytes()).unwrap();
+            std::io::stderr().write_all(message.as_bytes()).unwrap();
             return;
         }
     };
-    let words = String::from_utf8_lossy(&said.stderr);
-    let about_it = words
+    let stderr = String::from_utf8_lossy(&said.stderr);
+    let about_it = stderr
         .lines()
         .filter(|line| line.contains("terrace-hyperflex"));
-    assert_eq!(about_it.collect::<Vec<_>>(), [""; 0], "{words}");
-    assert!(said.status.success(), "{words}");
+    assert_eq!(about_it.collect::<Vec<_>>(), [""; 0], "{stderr}");
+    assert!(said.status.success(), "{stderr}");
 }

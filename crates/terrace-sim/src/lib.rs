@@ -1,6 +1,6 @@
 //! A simulated host: the engine that runs live, on a machine that need not be bought.
 //!
-//! Responsible for, from the bottom up: the definitions that all use (`words`), recorded accesses (`trace`), loads
+//! Responsible for, from the bottom up: the definitions that all use (`base`), recorded accesses (`trace`), loads
 //! (`workload`), the two-dimensional-paging machine (`machine`), the guest's kernel (`guest`), the host (`host`),
 //! other systems' mechanisms (`mechanisms`), scenarios as people write them (`scenario`) and running them
 //! (`simulation`). Each sees only those before it. It leaves to others: decisions (the engine's), walking page tables

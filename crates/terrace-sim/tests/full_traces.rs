@@ -81,13 +81,13 @@ const STATED: [Stated; 4] = [
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.iter().any(|word| word == "--list") {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|word| word == "--list") {
         println!("{NAME}: test");
         return ExitCode::SUCCESS;
     }
     let filtered = |word: &String| !word.starts_with('-') && !NAME.contains(word.as_str());
-    if words.iter().any(filtered) {
+    if args.iter().any(filtered) {
         return ExitCode::SUCCESS;
     }
     let Some(folder) = std::env::var_os(FOLDER) else {

@@ -39,8 +39,8 @@ fn analyze(test: &str, args: &[&str]) -> Option<Output> {
         Ok(said) => Some(said),
         Err(error) => {
             // Past the capture of the test harness.
-            let words = format!("\nSKIPPED {test}: NOT TESTED, since systemd-analyze: {error}\n");
-            std::io::stderr().write_all(words.as_bytes()).unwrap();
+            let message = format!("\nSKIPPED {test}: NOT TESTED, since systemd-analyze: {error}\n");
+            std::io::stderr().write_all(message.as_bytes()).unwrap();
             None
         }
     }
@@ -90,10 +90,10 @@ fn systemd_has_no_word_against_the_unit() {
     let Some(said) = analyze("systemd_has_no_word_against_the_unit", &["verify"]) else {
         return;
     };
-    let words = String::from_utf8_lossy(&said.stderr);
-    let about_it = words.lines().filter(|line| line.contains("terraced"));
-    assert_eq!(about_it.collect::<Vec<_>>(), [""; 0], "{words}");
-    assert!(said.status.success(), "{words}");
+    let stderr = String::from_utf8_lossy(&said.stderr);
+    let about_it = stderr.lines().filter(|line| line.contains("terraced"));
+    assert_eq!(about_it.collect::<Vec<_>>(), [""; 0], "{stderr}");
+    assert!(said.status.success(), "{stderr}");
 }
 
 #[test]

@@ -155,8 +155,8 @@ fn unpack_without_root(packages: &[&str]) -> Result<()> {
     plan.args(["install", "--simulate", "--no-install-recommends"])
         .args(packages);
     let plan = output(&mut plan)?;
-    let words = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
-    let all: Vec<&str> = words
+    let lines = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
+    let all: Vec<&str> = lines
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     let downloads = places::cache("debs")?;

@@ -96,10 +96,10 @@ pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         ldd.env("LD_LIBRARY_PATH", host::own_libraries()?);
     }
     let listing = host::output(&mut ldd)?;
-    let words = listing
+    let paths = listing
         .lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    Ok(words.map(PathBuf::from).collect())
+    Ok(paths.map(PathBuf::from).collect())
 }
 
 fn write(image: &Image, path: &Path) -> Result<()> {

@@ -43,9 +43,9 @@ impl Machine {
 
     /// QEMU's options. Sockets and logs are relative to the machine's folder.
     pub fn options(&self) -> Vec<String> {
-        let mut options = words("-nodefaults -no-reboot -display none -smp 2 -m 4G");
-        options.extend(words(&format!("-d cpu_reset -D {RESETS_LOG}")));
-        options.extend(words("-machine q35,hmat=on -name terrace-lab"));
+        let mut options = args("-nodefaults -no-reboot -display none -smp 2 -m 4G");
+        options.extend(args(&format!("-d cpu_reset -D {RESETS_LOG}")));
+        options.extend(args("-machine q35,hmat=on -name terrace-lab"));
         options.extend(two_tiers());
         options.extend(channels());
         let kernel = self.kernel.display().to_string();
@@ -68,18 +68,18 @@ impl Machine {
 fn two_tiers() -> Vec<String> {
     let mut options = Vec::new();
     for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
-        options.extend(words(&format!(
+        options.extend(args(&format!(
             "-object memory-backend-ram,id=m{node},size=2G \
              -numa node,nodeid={node},memdev=m{node},initiator=0{cpus}"
         )));
     }
-    options.extend(words("-numa dist,src=0,dst=1,val=30"));
+    options.extend(args("-numa dist,src=0,dst=1,val=30"));
     for (node, latency_ns, bandwidth) in [(0, 80, "100G"), (1, 300, "20G")] {
         for property in [
             format!("data-type=access-latency,latency={latency_ns}"),
             format!("data-type=access-bandwidth,bandwidth={bandwidth}"),
         ] {
-            options.extend(words(&format!(
+            options.extend(args(&format!(
                 "-numa hmat-lb,initiator=0,target={node},hierarchy=memory,{property}"
             )));
         }
@@ -90,14 +90,14 @@ fn two_tiers() -> Vec<String> {
 /// Options for channels: the serial console to a file; a shell, the control channel and the truth channels to
 /// sockets.
 fn channels() -> Vec<String> {
-    let mut options = words(&format!(
+    let mut options = args(&format!(
         "-serial file:{CONSOLE_LOG} -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id={CONSOLE},path={CONSOLE},server=on,wait=off \
          -device virtconsole,chardev={CONSOLE}"
     ));
     let truths = (1..=TRUTH_PORTS).map(truth_port);
     for name in truths.chain([port::CONTROL.to_owned()]) {
-        options.extend(words(&format!(
+        options.extend(args(&format!(
             "-chardev socket,id={name},path={name},server=on,wait=off \
              -device virtserialport,chardev={name},name={name}"
         )));
@@ -105,6 +105,6 @@ fn channels() -> Vec<String> {
     options
 }
 
-fn words(text: &str) -> Vec<String> {
+fn args(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }

@@ -81,12 +81,12 @@ pub fn guest_memory_end(root: &HostRoot) -> Gfn {
     let text = root.read("proc/zoneinfo").unwrap_or_default();
     let (mut end, mut spanned) = (0, 0);
     for line in text.lines() {
-        let mut words = line.split_whitespace();
+        let mut fields = line.split_whitespace();
         let number = |word: Option<&str>| word.and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
-        match words.next() {
-            Some("spanned") => spanned = number(words.next()),
+        match fields.next() {
+            Some("spanned") => spanned = number(fields.next()),
             Some("start_pfn:") if spanned > 0 => {
-                end = end.max(number(words.next()).saturating_add(spanned));
+                end = end.max(number(fields.next()).saturating_add(spanned));
             }
             _ => {}
         }

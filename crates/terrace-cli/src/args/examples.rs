@@ -151,9 +151,9 @@ mod tests {
             for line in *lines {
                 // The shell's part of a line is not the command's.
                 let line = line.split(" > ").next().unwrap_or_default();
-                let words: Vec<&str> = line.split(' ').collect();
-                assert!(words[1..].starts_with(path), "{line}");
-                assert!(Args::try_parse_from(&words).is_ok(), "{line}");
+                let args: Vec<&str> = line.split(' ').collect();
+                assert!(args[1..].starts_with(path), "{line}");
+                assert!(Args::try_parse_from(&args).is_ok(), "{line}");
             }
         }
     }

@@ -82,8 +82,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let headings = lines(text).into_iter().filter(|line| line.starts_with('#'));
     let mut found = BTreeSet::new();
     for heading in headings {
-        let words = heading.trim_start_matches('#').trim().to_lowercase();
-        let chars = words
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let chars = title
             .chars()
             .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
         found.insert(chars.collect::<String>().replace(' ', "-"));

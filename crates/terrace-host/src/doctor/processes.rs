@@ -144,8 +144,8 @@ fn without_backend(root: &HostRoot, machine: &Machine) -> Unscannable {
 fn is_hugetlbfs(root: &HostRoot, path: &str) -> bool {
     let mounts = root.read("proc/mounts").unwrap_or_default();
     let mut of_kind = mounts.lines().filter_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let (place, kind) = (words.next()?, words.next()?);
+        let mut fields = line.split_whitespace().skip(1);
+        let (place, kind) = (fields.next()?, fields.next()?);
         (kind == "hugetlbfs").then_some(place)
     });
     of_kind.any(|place| Path::new(path).starts_with(place))

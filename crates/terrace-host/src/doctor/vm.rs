@@ -239,9 +239,9 @@ fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory)
     let starts: Vec<(u64, &str)> = text
         .lines()
         .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let start = u64::from_str_radix(words.next()?, 16).ok()?;
-            Some((start, words.next()?))
+            let mut fields = line.split_whitespace();
+            let start = u64::from_str_radix(fields.next()?, 16).ok()?;
+            Some((start, fields.next()?))
         })
         .collect();
     let ends = starts.iter().skip(1).map(|(start, _)| *start);

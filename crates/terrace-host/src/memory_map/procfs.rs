@@ -62,12 +62,12 @@ pub(super) fn mappings(root: &HostRoot, pid: u32) -> Result<Vec<Mapping>, ReadEr
 
 /// One line such as `7fc58ffff000-7fc6cffff000 rw-s 00000000 00:1b 2    /dev/shm/x`.
 fn mapping(line: &str) -> Option<Mapping> {
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let mode = words.next()?;
-    let offset = words.next()?;
-    let (major, minor) = words.next()?.split_once(':')?;
-    let inode = words.next()?;
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let mode = fields.next()?;
+    let offset = fields.next()?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let inode = fields.next()?;
     let hex = |digits| u64::from_str_radix(digits, 16).ok();
     Some(Mapping {
         start: hex(start)?,
@@ -80,7 +80,7 @@ fn mapping(line: &str) -> Option<Mapping> {
             minor: u32::from_str_radix(minor, 16).ok()?,
             inode: inode.parse().ok()?,
         },
-        path: words.next().unwrap_or_default().trim().into(),
+        path: fields.next().unwrap_or_default().trim().into(),
     })
 }
 

@@ -203,8 +203,8 @@ impl Options {
             let values = value
                 .as_array()
                 .map_or(std::slice::from_ref(value), Vec::as_slice);
-            let words = values.iter().filter_map(word);
-            found.extend(words.map(|word| (key.clone(), Some(word))));
+            let texts = values.iter().filter_map(word);
+            found.extend(texts.map(|word| (key.clone(), Some(word))));
         }
         Self(found)
     }

@@ -171,20 +171,20 @@ pub(super) fn each_mapping(path: &Path, mut each: impl FnMut(&Mapping<'_>)) -> i
 
 /// One line such as `7fc58ffff000-7fc6cffff000 rw-s 00000000 00:1b 2    /dev/shm/x`.
 fn mapping(line: &str) -> Option<Mapping<'_>> {
-    let mut words = line.splitn(6, ' ');
+    let mut fields = line.splitn(6, ' ');
     let hex = |digits| u64::from_str_radix(digits, 16).ok();
-    let (start, end) = words.next()?.split_once('-')?;
-    let mode = words.next()?;
-    let _offset = words.next()?;
-    let (major, minor) = words.next()?.split_once(':')?;
+    let (start, end) = fields.next()?.split_once('-')?;
+    let mode = fields.next()?;
+    let _offset = fields.next()?;
+    let (major, minor) = fields.next()?.split_once(':')?;
     let number = |digits| u32::from_str_radix(digits, 16).ok();
-    let inode = words.next()?.parse().ok()?;
+    let inode = fields.next()?.parse().ok()?;
     Some(Mapping {
         start: hex(start)?,
         end: hex(end)?,
         is_shared: mode.ends_with('s'),
         file: FileId::new(number(major)?, number(minor)?, inode),
-        path: words.next().unwrap_or_default().trim_start(),
+        path: fields.next().unwrap_or_default().trim_start(),
     })
 }
 

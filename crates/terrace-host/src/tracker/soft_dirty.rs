@@ -3,7 +3,7 @@
 //! The bits are exact, but clearing them write-protects all of the process's memory at once, under a lock that its
 //! virtual CPUs need to take faults, and huge pages are not formed again meanwhile. So they are cleared once a round,
 //! only if that fits a pause budget, and not if the VM is backed by huge pages. Otherwise there are reads only, and
-//! [`SoftDirty::words`] holds the reason.
+//! [`SoftDirty::text`] holds the reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -52,7 +52,7 @@ impl Machine {
             memory_mib,
             ..
         } = self;
-        let mut options = words(&format!(
+        let mut options = args(&format!(
             "-nodefaults -no-reboot -display none -accel tcg,thread=multi -bios qboot.rom -cpu {cpu},-svm \
              -smp {vcpus} -m {memory_mib}M -machine q35,memory-backend=mem,graphics=off"
         ));
@@ -88,12 +88,12 @@ fn channels(folder: &Path) -> Vec<String> {
         "-chardev".to_owned(),
         format!("socket,id=truth,path={},server=on,wait=off", at(TRUTH)),
     ]);
-    options.extend(words(
+    options.extend(args(
         "-device virtio-serial-pci -device virtserialport,chardev=truth,name=truth",
     ));
     options
 }
 
-fn words(text: &str) -> Vec<String> {
+fn args(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }

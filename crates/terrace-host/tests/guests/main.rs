@@ -63,18 +63,18 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let mut words: Vec<String> = std::env::args().skip(1).collect();
-    if words.first().is_some_and(|word| word == "worker") {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|word| word == "worker") {
         terrace_host::worker::run().expect("the daemon's messages make sense");
         return ExitCode::SUCCESS;
     }
-    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+    let has = |names: &[&str]| args.iter().any(|word| names.contains(&word.as_str()));
     let (list, ignored) = (has(&["--list"]), has(&["--ignored", "--include-ignored"]));
-    words.retain(|word| !word.starts_with('-'));
+    args.retain(|word| !word.starts_with('-'));
     let arguments = Arguments {
         list,
         ignored,
-        filter: words.pop(),
+        filter: args.pop(),
     };
     run(&arguments)
 }

@@ -232,7 +232,7 @@ impl<B: Backing> Device<B> {
         let done = if inflate {
             self.free(tier, ring, &mut runs).map(|failed| {
                 let lost = failed.entries;
-                // They were marked, and are out of the balloon again: the driver must be answered that they are its own.
+                // They were marked, and are out of the balloon again: the answer must give them back to the driver.
                 taken.taken -= lost;
                 taken.refused += lost;
                 self.counters.refuse(EntryRefusal::Punch, lost.into());

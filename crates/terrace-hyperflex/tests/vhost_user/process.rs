@@ -82,9 +82,9 @@ fn the_program_is_locked_in_and_its_balloons_survive_its_death() {
     assert_eq!(status.tiers[1].page_bytes, 4096);
     assert!(status.tiers[1].verified_age_s.is_some());
 
-    let words = device.proc("status");
+    let proc_status = device.proc("status");
     let field = |name: &str| {
-        let line = words.lines().find(|line| line.starts_with(name));
+        let line = proc_status.lines().find(|line| line.starts_with(name));
         line.unwrap().split_whitespace().nth(1).unwrap().to_owned()
     };
     assert_eq!(field("Seccomp:"), "2");

@@ -92,7 +92,7 @@ impl ScenarioText<'_> {
             line: error.span().map(|_| self.line(at)),
             key: path.map(|(path, _)| Fault::new(path.as_str(), "").key()),
             // Parsers like to continue over several lines.
-            what: words(error.message()),
+            what: one_line(error.message()),
         }
     }
 
@@ -110,7 +110,7 @@ impl ScenarioText<'_> {
             file: self.file.to_owned(),
             line: nearest.map(|(_, span)| self.line(span.start)),
             key: Some(fault.key()),
-            what: words(&fault.what),
+            what: one_line(&fault.what),
         }
     }
 
@@ -152,7 +152,7 @@ impl ScenarioText<'_> {
 }
 
 /// The text on one line, without control characters that a terminal would obey.
-fn words(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let printable = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     printable.split_whitespace().collect::<Vec<_>>().join(" ")
 }

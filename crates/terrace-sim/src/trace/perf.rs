@@ -27,8 +27,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
         return Ok(None);
     }
     let mut time_ns = None;
-    let mut words = line.split_ascii_whitespace();
-    while let Some(word) = words.next() {
+    let mut fields = line.split_ascii_whitespace();
+    while let Some(word) = fields.next() {
         let Some(name) = word.strip_suffix(':') else {
             continue;
         };
@@ -39,7 +39,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
         let Some(event) = Event::of(name) else {
             continue;
         };
-        let digits = words.next().ok_or(EXPECTED)?;
+        let digits = fields.next().ok_or(EXPECTED)?;
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
         let addr = hexadecimal(digits.as_bytes()).ok_or(EXPECTED)?;
         if addr == 0 {

@@ -4,7 +4,7 @@ use super::{FULL, MINIMAL, parse};
 
 /// Checks that a changed scenario is refused; the message must begin with file, line and key and be one line.
 #[track_caller]
-pub fn refused(base: &str, from: &str, to: &str, line_and_key: &str, words: &[&str]) {
+pub fn refused(base: &str, from: &str, to: &str, line_and_key: &str, phrases: &[&str]) {
     assert!(base.contains(from), "{from} is not in the text");
     let error = parse(&base.replacen(from, to, 1)).expect_err("refused");
     let start = format!("/s/test.toml:{line_and_key}: ");
@@ -12,8 +12,8 @@ pub fn refused(base: &str, from: &str, to: &str, line_and_key: &str, words: &[&s
         error.starts_with(&start),
         "{error}\nshould start with {start}"
     );
-    for word in words {
-        assert!(error.contains(word), "{error}\nshould say {word}");
+    for phrase in phrases {
+        assert!(error.contains(phrase), "{error}\nshould say {phrase}");
     }
     assert_eq!(error.lines().count(), 1, "{error}");
 }

@@ -53,8 +53,8 @@ fn parse_zoneinfo(text: &str) -> BTreeMap<NodeId, u64> {
             zone.protection = pages.filter_map(|n| n.parse().ok()).max().unwrap_or(0);
             continue;
         }
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next(), words.next()) {
+        let mut fields = line.split_whitespace();
+        match (fields.next(), fields.next(), fields.next()) {
             (Some("pages"), Some("free"), Some(count)) => zone.free = count.parse().unwrap_or(0),
             // Per-CPU lists further down have a `high:` of their own.
             (Some("high"), Some(count), None) => {

@@ -75,7 +75,7 @@ impl Executors {
         let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
         let tracking = Tracking {
             damon: ready.damon,
-            writes: observer.write_words(),
+            writes: observer.writes_description(),
             shortfall: None,
         };
         let executor = Executor::start(&context, observer, Arc::clone(&self.mover))?;

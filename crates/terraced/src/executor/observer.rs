@@ -53,7 +53,7 @@ impl Observer {
     }
 
     /// The source of writes in words; `None` if none is configured.
-    pub fn write_words(&self) -> Option<String> {
+    pub fn writes_description(&self) -> Option<String> {
         match (&self.soft_dirty, self.writes, &self.tracker) {
             (Some(source), ..) => Some(source.text().to_owned()),
             (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {

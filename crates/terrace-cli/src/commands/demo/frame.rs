@@ -144,12 +144,12 @@ fn panels(area: Rect, vms: usize) -> Vec<Rect> {
 /// A panel's inside: words above, the map below.
 fn inside(panel: Rect) -> [Rect; 2] {
     let inner = Block::bordered().inner(panel);
-    let words = if inner.height < 12 {
+    let lines = if inner.height < 12 {
         TEXT_LINES.0
     } else {
         TEXT_LINES.1
     };
-    let [above, below] = [Constraint::Length(words), Constraint::Fill(1)];
+    let [above, below] = [Constraint::Length(lines), Constraint::Fill(1)];
     inner.layout(&Layout::vertical([above, below]))
 }
 
@@ -206,17 +206,17 @@ fn panel(view: &SimulationView, vm: &VmTimeline, info: &VmInfo, frame: &mut Fram
     let block = Block::bordered().title(title);
     let block = block.title_bottom(cell.unwrap_or_default());
     frame.render_widget(block, area);
-    let [words, place] = inside(area);
+    let [text, place] = inside(area);
     let held = vm.samples.last().map_or(&[][..], |s| &s.tier_bytes);
     let mut lines = vec![
         tier_line(&view.timeline.tiers, held),
-        tier_bar(&view.timeline.tiers, held, words.width),
-        hits(vm, words.width),
+        tier_bar(&view.timeline.tiers, held, text.width),
+        hits(vm, text.width),
         moves(vm),
     ];
     lines.extend(info.round.clone().map(Line::from));
     lines.extend(reason(info));
-    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), words);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), text);
     match &info.map {
         Some(map) => {
             let rows: Vec<Line> = live::rows(map, place.width).collect();

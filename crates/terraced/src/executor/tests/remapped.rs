@@ -268,9 +268,9 @@ impl Threads {
                 // The cost of the scan is reported beside its answer.
                 Input::Event(Event::ScanSpent(_)) => {}
                 Input::Event(event) => return event,
-                Input::MapChanged(vm, words) => {
+                Input::MapChanged(vm, change) => {
                     assert_eq!(vm, VmId(1));
-                    self.changes.push(words);
+                    self.changes.push(change);
                 }
                 _ => {}
             }
@@ -520,7 +520,7 @@ fn memory_plugged_later_is_scanned_and_the_old_map_is_not() {
         "it goes on under its id"
     );
     let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
-    let has_event = |words: &str| events.iter().any(|e| e.text.contains(words));
+    let has_event = |text: &str| events.iter().any(|e| e.text.contains(text));
     assert!(has_event(
         "its memory map changed: 1 MiB of RAM, now 2 MiB; 'd1' at 0x100000000 is new"
     ));

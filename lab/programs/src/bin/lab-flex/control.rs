@@ -60,8 +60,8 @@ impl Control {
 }
 
 fn carry_out(line: &str, session: &mut Session) -> Result<Value> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    match words[..] {
+    let args: Vec<&str> = line.split_whitespace().collect();
+    match args[..] {
         ["targets", ref pages @ ..] => set_targets(session, pages)?,
         ["manner", name] => session.balloons.manner = manner(name)?,
         ["statistics"] => session.ask_for_statistics()?,

@@ -37,9 +37,9 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
     let Guest {
         workload, churn, ..
     } = &mut *guest;
-    let mut words = line.split_whitespace();
-    let command = words.next().unwrap_or_default();
-    if let Some(answer) = commands::answer(workload, churn, command, words.clone())? {
+    let mut args = line.split_whitespace();
+    let command = args.next().unwrap_or_default();
+    if let Some(answer) = commands::answer(workload, churn, command, args.clone())? {
         return Ok(answer);
     }
     match command {
@@ -47,7 +47,7 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
         "written" => hot(workload, workload.written_indices()),
         "region" => region(workload),
         "placement" => placement(workload),
-        _ => on_request(guest, command, words.next()),
+        _ => on_request(guest, command, args.next()),
     }
 }
 

@@ -42,9 +42,9 @@ impl Options {
 }
 
 fn value<T: FromStr>(line: &str, key: &str, default: T) -> Result<T> {
-    let mut words = line.split_whitespace().filter_map(|w| w.split_once('='));
+    let mut pairs = line.split_whitespace().filter_map(|w| w.split_once('='));
     // As for the kernel's own options, the last one counts.
-    match words.rfind(|(name, _)| *name == key) {
+    match pairs.rfind(|(name, _)| *name == key) {
         None => Ok(default),
         Some((_, text)) => text
             .parse()

@@ -81,8 +81,8 @@ fn ram_mapping(line: &str) -> Option<(usize, usize)> {
 
 /// Start and end of the mapping, if this line is that of memory that no file stands for.
 fn private_mapping(line: &str) -> Option<(usize, usize)> {
-    let mut words = line.split_whitespace().skip(1);
-    let private = words.next()? == "rw-p" && words.nth(3).is_none();
+    let mut fields = line.split_whitespace().skip(1);
+    let private = fields.next()? == "rw-p" && fields.nth(3).is_none();
     bounds(line).filter(|_| private)
 }
 

@@ -66,14 +66,14 @@ fn prepare(spec: &HotSet) -> Result<Workload> {
 
 impl Process {
     fn answer(&mut self, line: &str) -> Result<Value> {
-        let mut words = line.split_whitespace();
-        let command = words.next().unwrap_or_default();
+        let mut args = line.split_whitespace();
+        let command = args.next().unwrap_or_default();
         let Self {
             workload,
             churn,
             mappings,
         } = self;
-        if let Some(mut answer) = commands::answer(workload, churn, command, words.clone())? {
+        if let Some(mut answer) = commands::answer(workload, churn, command, args.clone())? {
             answer["mapped"] = json!(mappings.mapped());
             answer["mapped_errors"] = json!(mappings.errors());
             return Ok(answer);
@@ -82,7 +82,7 @@ impl Process {
             "truth" => Ok(pages(workload, workload.hot_indices())),
             "region" => Ok(pages(workload, 0..workload.pages())),
             "mappings" => {
-                mappings.set(commands::number(words.next())? > 0)?;
+                mappings.set(commands::number(args.next())? > 0)?;
                 Ok(json!({}))
             }
             "quit" => Ok(json!({})),

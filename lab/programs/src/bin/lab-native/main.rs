@@ -40,7 +40,7 @@ fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["hotset", spec] => hotset::run(&serde_json::from_str(spec).context("hotset JSON")?),
         ["load", spec] => redis::run(&serde_json::from_str(spec).context("load JSON")?),
-        ["ask", name, words @ ..] => ask::ask(name, &words.join(" ")),
+        ["ask", name, rest @ ..] => ask::ask(name, &rest.join(" ")),
         ["placement"] => placement::print(None),
         ["move", node] => placement::print(Some(node.parse()?)),
         ["hold", file] => hold::hold(file),

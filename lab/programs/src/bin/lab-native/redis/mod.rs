@@ -171,14 +171,14 @@ impl Keys {
     }
 
     fn answer(&mut self, line: &str) -> Result<Value> {
-        let mut words = line.split_whitespace();
-        match words.next().unwrap_or_default() {
+        let mut args = line.split_whitespace();
+        match args.next().unwrap_or_default() {
             "truth" => {
                 return addresses::of(&mut self.client, &self.values, &self.hot);
             }
             "verify" => return self.verify(),
             "move" => {
-                let seed = commands::number(words.next())?;
+                let seed = commands::number(args.next())?;
                 let (keys, hot) = (self.values.keys(), self.hot.len());
                 self.hot = hotset::choose(keys, hot, seed, Layout::Clustered);
             }
