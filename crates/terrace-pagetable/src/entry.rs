@@ -72,8 +72,8 @@ impl Entry {
         self.0 & PRESENT != 0
     }
 
-    /// Whether Linux makes such an entry in a table of `level` 2 or more for users: nothing at all, a link that restricts
-    /// nothing, or a leaf for users.
+    /// Whether Linux makes such an entry in a table of `level` 2 or more for users: nothing at all, a link that
+    /// restricts nothing, or a leaf for users.
     pub(crate) fn is_linux_upper(self, level: u8) -> bool {
         const LINK: u64 = PRESENT | WRITABLE | USER;
         if self.0 & PRESENT == 0 {

@@ -54,9 +54,9 @@ impl Scanner {
     /// A page is written if a leaf of 4 KiB or 2 MiB that may be written has D, which it has since it was
     /// last re-armed; nothing is said of leaves of 1 GiB.
     ///
-    /// With [`Rearm::None`](terrace_proto::Rearm::None) nothing is written at all. Otherwise non-leaf bits are cleared too, each
-    /// before the entries below it are read, and set again above anything that keeps its bit (a page that
-    /// is not to be re-armed, an entry that the guest changed meanwhile), so that the next pruned pass
+    /// With [`Rearm::None`](terrace_proto::Rearm::None) nothing is written at all. Otherwise non-leaf bits are
+    /// cleared too, each before the entries below it are read, and set again above anything that keeps its bit (a page
+    /// that is not to be re-armed, an entry that the guest changed meanwhile), so that the next pruned pass
     /// comes by.
     pub fn scan<M: GuestTables>(
         &mut self,

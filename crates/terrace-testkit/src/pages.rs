@@ -1,5 +1,5 @@
-//! A kernel made of numbers behind the port over `move_pages(2)`: processes with pages, nodes with room, busy pages, huge
-//! pages.
+//! A kernel made of numbers behind the port over `move_pages(2)`: processes with pages, nodes with room, busy pages,
+//! huge pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

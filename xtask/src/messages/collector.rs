@@ -171,7 +171,8 @@ impl Source {
         }
     }
 
-    /// Collects a finding as one message if each of its parts is one text; `…` stands for a part that is made elsewhere.
+    /// Collects a finding as one message if each of its parts is one text; `…` stands for a part that is made
+    /// elsewhere.
     fn finding(&mut self, arguments: &[Token]) {
         let mut parts = Vec::new();
         for argument in split(arguments) {

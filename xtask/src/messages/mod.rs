@@ -1,8 +1,8 @@
 //! `cargo xtask messages`: the page of every message that Terrace shows to people.
 //!
 //! Messages are string literals in the sources, so they are collected from the sources' tokens: the texts of log lines,
-//! errors, findings and metrics, and each other text of two words or more. Texts of panics are left out, as is what only
-//! tests have.
+//! errors, findings and metrics, and each other text of two words or more. Texts of panics are left out, as is what
+//! only tests have.
 
 mod collector;
 mod page;

@@ -98,8 +98,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Resize a running VM's memory in each tier. Returns once the order is taken; `terrace show` prints its progress. A
-    /// newer order replaces an older one.
+    /// Resize a running VM's memory in each tier. Returns once the order is taken; `terrace show` prints its
+    /// progress. A newer order replaces an older one.
     Resize(Resize),
     /// Stop scanning and moving the pages of one VM or of all; nothing is moved back.
     Pause {

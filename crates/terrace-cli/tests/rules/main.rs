@@ -1,4 +1,5 @@
-//! Rules that the sources keep: which crate and which module may see which, and how large things may be, and where links lead.
+//! Rules that the sources keep: which crate and which module may see which, and how large things may be, and where
+//! links lead.
 
 mod banned;
 mod dependency_rule;

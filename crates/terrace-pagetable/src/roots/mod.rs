@@ -10,8 +10,8 @@
 //!
 //! A page of data with the same kernel half would be taken for a top-level table by the search. To forge one, a
 //! process in the guest must know the physical addresses in all its kernel's entries, which kernels with KASLR do not
-//! reveal; whoever searches without it must not ([`DirectMap::is_at_default_base`]). Or it gets the page of a table that
-//! was freed, not zeroed, and writes its first half only, as to a pipe: of guests without `init_on_alloc` or
+//! reveal; whoever searches without it must not ([`DirectMap::is_at_default_base`]). Or it gets the page of a table
+//! that was freed, not zeroed, and writes its first half only, as to a pipe: of guests without `init_on_alloc` or
 //! `init_on_free` the search does not notice that.
 
 use std::ops::Range;

@@ -234,8 +234,8 @@ impl Guard for Linux {
     }
 }
 
-/// A page that was a top-level table keeps its kernel half where the kernel gives it out again without zeroing it, as for
-/// a pipe. A process that writes the first half makes a root of it that leads to data of others.
+/// A page that was a top-level table keeps its kernel half where the kernel gives it out again without zeroing it, as
+/// for a pipe. A process that writes the first half makes a root of it that leads to data of others.
 #[test]
 fn data_that_a_forged_root_names_as_tables_keeps_every_word() {
     const LINK: u64 = PRESENT | USER | WRITABLE;

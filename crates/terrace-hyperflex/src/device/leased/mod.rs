@@ -302,8 +302,8 @@ impl<B: Backing> Device<B> {
                     return Drained::Waiting(Some(until));
                 }
                 // Its turn comes after those before it. A chain that was punched and undone is this one, or stands
-                // behind it: if refused, its pages would be the guest's again while another process may have pinned those
-                // of before.
+                // behind it: if refused, its pages would be the guest's again while another process may have pinned
+                // those of before.
                 May::Refuse if open > 0 || self.needs_proof(tier) => {
                     put_back();
                     return Drained::Waiting(None);

@@ -1,5 +1,5 @@
-//! Resizable memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor that
-//! a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
+//! Resizable memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor
+//! that a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
 
 mod admitted;
 mod device;
