@@ -68,7 +68,8 @@ fn damon(root: &HostRoot) -> Finding {
         Err(error) => Finding::missing(
             "damon",
             error.to_string(),
-            "a kernel with CONFIG_DAMON_VADDR and CONFIG_DAMON_SYSFS that nobody else uses DAMON of, and root",
+            "run as root on a kernel with CONFIG_DAMON_VADDR and CONFIG_DAMON_SYSFS, and end other programs \
+             that use DAMON",
         ),
     }
 }
@@ -112,7 +113,8 @@ fn moves(root: &HostRoot) -> Finding {
         Finding::missing(
             "move-pages",
             "this kernel has no move_pages(2), or a filter hides it",
-            "a kernel with CONFIG_NUMA and CONFIG_MIGRATION",
+            "run a kernel with CONFIG_NUMA and CONFIG_MIGRATION; in a container, allow move_pages in its \
+             seccomp profile",
         )
     }
 }
@@ -142,7 +144,7 @@ fn permitted(root: &HostRoot, config: &Config) -> Finding {
         return Finding::degraded(
             "processes",
             format!(
-                "no process that is wanted has {} or more",
+                "no process that the configuration selects has {} or more",
                 bytesize::ByteSize(config.following.wanted.min_bytes)
             ),
             "lower processes.min, or check processes.names",
@@ -165,7 +167,7 @@ fn port(root: &HostRoot, config: &Config) -> Finding {
     let Some(port) = &config.port else {
         return Finding::ok(
             "host",
-            "no channel to the host is wanted (host.channel = false)",
+            "the channel to the host is switched off (host.channel = false)",
         );
     };
     let ports = root.join("sys/class/virtio-ports");

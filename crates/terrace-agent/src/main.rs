@@ -158,7 +158,9 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     let board = Board::serve(&config.socket)?;
     // No other agent listens there, so these are a crashed one's.
     if let Err(error) = Damon::of_agent(&root.join("")).stop_leftovers() {
-        tracing::warn!("DAMON as the last run left it could not be stopped: {error}");
+        tracing::warn!(
+            "DAMON is still running from the last run and could not be stopped: {error}"
+        );
     }
     let (stop, stopped) = channel();
     // The loop may have ended already; then there is nothing left to stop.

@@ -37,7 +37,8 @@ pub enum ClientError {
     },
     /// No daemon listens.
     #[error(
-        "cannot reach terraced at {path}: {why}. Start it (`systemctl start terraced`), or name its socket \
+        "cannot reach terraced: nothing answers at {path} ({why}). Start it (`systemctl start terraced`, or \
+         `terraced` as root), or name its socket \
          (--socket, TERRACE_SOCKET)"
     )]
     Connect {

@@ -308,14 +308,19 @@ impl Layer {
             file: Some(self.file.clone()),
             line: at.map(|at| line(&self.text, at)),
             key: key.map(|key| key.path.join(".")),
-            // Parsers like to go on over several lines.
-            what: error
-                .message()
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" "),
+            what: plain(error.message()),
         }
     }
+}
+
+/// A parser's message on one line, with an example of what it expected.
+fn plain(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.replace(
+        "expected parsable string",
+        "expected a size such as 512MiB or 2GiB",
+    )
+    .replace("expected a duration", "expected a duration such as 5s")
 }
 
 fn keys(text: &str, table: &DeTable<'_>) -> Vec<Key> {

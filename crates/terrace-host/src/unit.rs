@@ -67,7 +67,9 @@ impl Unit {
             return huge("as configured".into());
         }
         match Resident::read(root, pid, memory) {
-            Err(error) => base(format!("what backs its RAM is not known: {error}")),
+            Err(error) => base(format!(
+                "the size of the pages that back its RAM is not known: {error}"
+            )),
             Ok(resident) if resident.is_mostly_huge() => huge(resident.text()),
             Ok(resident) => base(resident.text()),
         }

@@ -384,7 +384,9 @@ fn layout(sizes: &[u64], below_4g: Option<u64>) -> Result<Vec<Vec<GpaRange>>, Fl
         total
     });
     if low > ABOVE_HOLE {
-        return Err(wrong("RAM below 4 GiB is less than 4 GiB".into()));
+        return Err(wrong(
+            "RAM below 4 GiB cannot be more than 4 GiB: give a smaller size".into(),
+        ));
     }
     let mut at = 0;
     let mut placed = Vec::new();

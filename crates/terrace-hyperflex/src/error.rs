@@ -43,7 +43,7 @@ pub enum FlexError {
     #[error("{0}")]
     Refused(String),
     /// The process could not be locked in.
-    #[error("the sandbox is not in force ({0}), and without it the device faces no guest")]
+    #[error("the sandbox could not be set up ({0}), and the device serves no guest without it")]
     Sandbox(String),
     /// A socket whose path is taken by another kind of file, or whose folder others may write.
     #[error(transparent)]

@@ -84,7 +84,7 @@ impl Exported {
         let (raw, rest): (Raw, &[u8]) =
             postcard::take_from_bytes(bytes).map_err(|e| refuse(&e.to_string()))?;
         if !rest.is_empty() {
-            return Err(refuse("something stands behind it"));
+            return Err(refuse("there are bytes after its end"));
         }
         let tiers = config.tiers();
         let same_nodes = raw.nodes.iter().eq(tiers.iter().map(|tier| &tier.node));

@@ -101,8 +101,8 @@ pub trait Guard {
     /// Whether what the roots were chosen by may still be believed. Asked before each table is read.
     fn is_in_time(&self) -> bool;
 
-    /// Whether the guest is Linux, so that a page with entries that Linux never makes in a table for users is no table.
-    /// A root can be a page that was a top-level table and that a process wrote since.
+    /// Whether the guest is known to be Linux. If so, a page with entries that Linux never makes in a user page table is
+    /// not taken for a table: a former top-level table may since have been freed and overwritten by a process.
     fn is_linux(&self) -> bool;
 }
 

@@ -121,7 +121,10 @@ pub enum LogError {
     #[error("log i/o: {0}")]
     Io(#[from] io::Error),
     /// Not a log.
-    #[error("not a Terrace log: it does not start with the bytes {MAGIC:02x?}")]
+    #[error(
+        "not a Terrace log: it does not begin with TERRALOG; was it written by terraced ([log] file) or by \
+         terrace-agent run --record?"
+    )]
     Magic([u8; 8]),
     /// Made by a later version whose records this one cannot skip.
     #[error("log version {0} is newer than {VERSION}, the newest that this program reads")]

@@ -71,7 +71,9 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
 pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
     let file = api::start(socket, inbox)?;
     if let Err(error) = damon.stop_leftovers() {
-        tracing::warn!("DAMON as the last run left it could not be stopped: {error}");
+        tracing::warn!(
+            "DAMON is still running from the last run and could not be stopped: {error}"
+        );
     }
     Ok(file)
 }

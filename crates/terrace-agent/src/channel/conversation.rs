@@ -169,7 +169,7 @@ impl Conversation {
         };
         self.counts.broken += 1;
         self.renew_decoder();
-        Err(format!("the host talks nonsense: {reason}"))
+        Err(format!("the host sends invalid messages: {reason}"))
     }
 
     fn hear(&mut self, now: Tick, message: HostMessage) {

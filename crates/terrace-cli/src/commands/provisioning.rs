@@ -12,7 +12,7 @@ const OLD_S: f64 = 12.0;
 /// The VM's size of each tier, the size it is to have, and how far the guest's word holds.
 pub fn text(provisioning: &ProvisioningStatus) -> String {
     let by = if provisioning.by_name.is_empty() {
-        "by nothing that is known yet"
+        "by a provider that is not known yet"
     } else {
         &format!("by {} ({})", provisioning.by_name, provisioning.at)
     };

@@ -215,7 +215,7 @@ impl Vm {
     pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure, shared: &mut Shared) {
         self.bill_failure(shared);
         let open = match self.rounds.phase {
-            // A failure to say where pages are leaves them where they were last seen.
+            // If the query of the placement failed, pages count as where they were last seen.
             Phase::Placing { request, .. }
             | Phase::Clearing { request, .. }
             | Phase::Scanning { request, .. } => Some(request),

@@ -190,7 +190,8 @@ impl Guest {
             let name = tier_name(kind, i);
             if seen.is_honest() {
                 if state.low_reports >= REPORTS {
-                    let said = format!("what it claims to have given back of {name} is gone");
+                    let said =
+                        format!("all memory that it claims to have given back of {name} is gone");
                     speaker.say(said);
                 }
                 state.low_reports = 0;
@@ -224,7 +225,8 @@ impl Guest {
             let before = std::mem::replace(&mut state.withheld_bytes, after);
             if after > before {
                 let said = format!(
-                    "{} of {name} were being given back as another process came, which may have pinned them: they stay \
+                    "{} of {name} were being given back as another process came, which may have pinned \
+                     them: they stay \
                      out of use, and {name} shrinks no more until the guest starts anew",
                     size(after)
                 );
@@ -297,7 +299,7 @@ impl Guest {
         let needs_proof = kind.needs_proof();
         for (tier, state) in status.tiers.iter().zip(&mut self.tiers) {
             let is_honest = tier.verified.map_or(!needs_proof, |seen| {
-                // Of a guest that had given back less then, the rest is not proven.
+                // If the guest had given back less when this was verified, the rest is not proven.
                 let given = tier.whole_bytes.saturating_sub(tier.size_bytes);
                 let is_all = seen.claimed_bytes >= given - given / 100;
                 seen.is_honest() && (is_all || !needs_proof)
@@ -335,7 +337,7 @@ impl Guest {
                 );
                 let why = match was {
                     Some(was) => format!("{was}; {but}"),
-                    None => format!("{but}: it was ordered by another way, or the device lost it"),
+                    None => format!("{but}: another program changed it, or the device lost it"),
                 };
                 return (OrderState::Failed, Some(why));
             }

@@ -190,7 +190,8 @@ impl Admission<'_> {
         })?;
         let why = other.trouble.as_deref().unwrap_or("it was not queried yet");
         Some(format!(
-            "what {} may still take is not known, because its HyperFlex device has never answered: {why}",
+            "terraced does not know how much memory {} may still take, because its HyperFlex device has \
+             never answered: {why}",
             other.spec.vm
         ))
     }
@@ -207,8 +208,10 @@ fn not_pinned(provider: &Provider) -> Result<(), String> {
     }
     if let Some(why) = provider.pins.sharer.unknown() {
         return Err(format!(
-            "whether another process has its RAM, and may have pinned it, is not known: {why}. It can grow, and shrink \
-             once terraced may see all processes: grant it CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or say nobody_pins = true \
+            "terraced cannot tell if another process has its RAM and may have pinned it: {why}. It can \
+             grow, and shrink \
+             once terraced may see all processes: grant it CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or say \
+             nobody_pins = true \
              under [vm.NAME] if none ever pins its memory"
         ));
     }
@@ -216,7 +219,7 @@ fn not_pinned(provider: &Provider) -> Result<(), String> {
     let unknown = provider.pins.device.unknown();
     if let Some(why) = unknown.filter(|_| provider.kind() == ProviderKind::HyperFlex) {
         return Err(format!(
-            "whether a device is passed through, which would pin its memory, is not known: {why}. It can grow, and \
+            "terraced cannot tell if a device is passed through, which would pin its memory: {why}. It can grow, and \
              shrink once terraced may see the descriptors of the hypervisor: grant it CAP_SYS_PTRACE and \
              CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
         ));
@@ -224,7 +227,8 @@ fn not_pinned(provider: &Provider) -> Result<(), String> {
     match provider.pins.device.by() {
         None => Ok(()),
         Some(device) => Err(format!(
-            "a device is passed through ({device}), which pins all of its memory: what the guest gave back would stay, \
+            "a device is passed through ({device}), which pins all of its memory: what the guest gave back \
+             would stay, \
              or be taken from under the device. It can grow, and cannot shrink while it has the device"
         )),
     }

@@ -126,7 +126,7 @@ pub(super) fn unscannable(why: &Unscannable, damon: bool) -> Finding {
     }
     let advice = match why {
         Unscannable::Encrypted(_) | Unscannable::Vfio(_) => {
-            "take the VM out of Terrace's configuration (scan = false), or run it without"
+            "set scan = false for this VM, or start it without encryption and passed-through devices"
         }
         _ => "restart the VM with the option named above",
     };

@@ -135,7 +135,7 @@ pub enum ResizeError {
     OneTierByBalloon,
     /// Not a size for this VM.
     #[error(
-        "{asked} in all is no size that the balloon can leave to a VM of {ram}: from 1 MiB to {ram}"
+        "{asked} in all is out of range for the balloon of a VM of {ram}: allowed is from 1 MiB to {ram}"
     )]
     BalloonRange {
         /// The sum.

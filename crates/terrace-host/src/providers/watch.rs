@@ -68,7 +68,7 @@ impl Stuck {
                 "{missing_driver}, or what is plugged is in use and cannot be moved (boot the guest with \
                  memhp_default_state=online_movable) or has nowhere to go"
             ),
-            (true, true) => "what is left is in use and cannot be moved (boot the guest with \
+            (true, true) => "the rest of the plugged memory is in use and cannot be moved (boot the guest with \
                              memhp_default_state=online_movable) or has no free target; it keeps trying"
                 .into(),
             (false, false) => missing_driver.into(),

@@ -235,7 +235,7 @@ fn may_listen(peer: Option<Peer>, rules: &Rules) -> Result<(), Refusal> {
     }
     let refusal = who::foreign_user(peer.uid);
     Err(Refusal::new(
-        format!("who listens there is refused: {}", refusal.why),
+        format!("the process that listens there is refused: {}", refusal.why),
         refusal.change,
     ))
 }
@@ -260,7 +260,7 @@ fn process_behind(
     let refusal = match Held::take(root, rules, pid) {
         // It is held by now: while who listened lives, it is that one.
         Ok(_) if monitor.listener_has_ended() => Refusal::new(
-            "who listened there has ended, and another process has its number",
+            "the process that listened there has ended, and another process has its pid now",
             "start the VM again",
         ),
         Ok(held) if is_of(&held) => return Ok(held),

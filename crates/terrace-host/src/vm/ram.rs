@@ -35,7 +35,7 @@ pub fn may_have_ram(
     let span = memory.ranges().last().map_or(0, |r| r.gpa.0 + r.len);
     let Some(host_bytes) = host_bytes else {
         return Err(Refusal::new(
-            "what memory this host has cannot be read, so the VM's cannot be compared with it",
+            "the host's size of memory cannot be read, so the VM's cannot be compared with it",
             "mount procfs, and let terraced read /proc/meminfo",
         ));
     };

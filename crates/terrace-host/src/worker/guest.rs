@@ -131,7 +131,8 @@ impl Guest {
             .scanner
             .scan_checked(&memory, pagings[0], &roots, request, guard);
         if monotonic_now() >= until {
-            return Err("the walk was given up: its registers had become too old to write by (the host is too busy, \
+            return Err("the walk was given up: its registers were read too long ago to write to page tables \
+            safely (the host is too busy, \
                         or stopped the worker)"
                 .into());
         }
@@ -189,9 +190,12 @@ fn not_walked(error: Unproven) -> String {
 }
 
 fn map(range: &FileRange, files: &[OwnedFd]) -> Result<SharedMapping, String> {
-    let file = files
-        .get(range.file as usize)
-        .ok_or_else(|| format!("no file {} came along", range.file))?;
+    let file = files.get(range.file as usize).ok_or_else(|| {
+        format!(
+            "file descriptor {} was not sent with the request",
+            range.file
+        )
+    })?;
     let size = file_size(file.as_fd()).map_err(|error| error.to_string())?;
     let end = range.offset.checked_add(range.len);
     if end.is_none_or(|end| end > size) {

@@ -49,7 +49,7 @@ pub enum WorkerError {
         timeout: Duration,
     },
     /// The worker's answer is impossible; it was killed. The guest may have taken it over.
-    #[error("the worker (process {pid}) answered what cannot be and was killed: {what}")]
+    #[error("the worker (process {pid}) gave an impossible answer and was killed: {what}")]
     Protocol {
         /// The worker's process.
         pid: u32,
@@ -267,7 +267,7 @@ impl WorkerHandle {
         }
         let said = self.process.end().map(|_| self.printed());
         format!(
-            "it closed its socket and lingered{}",
+            "it closed its socket but did not exit in time{}",
             said.unwrap_or_default()
         )
     }
@@ -337,7 +337,8 @@ fn cause(status: ExitStatus) -> String {
     match status.signal() {
         Some(libc::SIGSYS) => "it made a system call that its sandbox forbids".into(),
         Some(libc::SIGBUS) => {
-            "guest RAM vanished under it (its file was cut off, or memory failed)".into()
+            "guest RAM disappeared while it was read (its file was truncated, or memory failed)"
+                .into()
         }
         Some(libc::SIGKILL) => "it was killed (out of memory, or with its VM's cgroup?)".into(),
         _ => status.to_string(),

@@ -55,7 +55,7 @@ fn verdict(
 ) -> Result<(), String> {
     let refuse = |what: &str, error: &str| {
         Err(format!(
-            "its sandbox is not in force ({what}: {error}), and without it no worker faces a guest"
+            "its sandbox could not be set up ({what}: {error}), and no worker reads a guest's memory without it"
         ))
     };
     match (dropped, left) {

@@ -60,7 +60,10 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
     let mapped = if files.len() == count as usize {
         Guest::map(ranges, files)
     } else {
-        Err(format!("{} of {count} descriptors came along", files.len()))
+        Err(format!(
+            "only {} of {count} descriptors were sent with the request",
+            files.len()
+        ))
     };
     let mut guest = match mapped {
         Ok(guest) => guest,

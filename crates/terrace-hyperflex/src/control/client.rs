@@ -147,8 +147,13 @@ impl Client {
         };
         let mut line = serde_json::to_vec(request).map_err(|e| self.wrong(&e))?;
         line.push(b'\n');
-        let socket = connect_unix(&self.path, self.limits.wait)
-            .map_err(|e| failed(named(e.source, "it took no connection", self.limits.wait)))?;
+        let socket = connect_unix(&self.path, self.limits.wait).map_err(|e| {
+            failed(named(
+                e.source,
+                "the device accepted no connection",
+                self.limits.wait,
+            ))
+        })?;
         let process = peer(&socket).ok().and_then(|peer| peer.pid);
         let mut sending = Timed::new(&socket, self.limits);
         sending.write_all(&line).map_err(failed)?;
@@ -263,6 +268,9 @@ mod tests {
             );
         }
         let why = late(client.status(false));
-        assert!(why.contains("it took no connection within"), "{why}");
+        assert!(
+            why.contains("the device accepted no connection within"),
+            "{why}"
+        );
     }
 }

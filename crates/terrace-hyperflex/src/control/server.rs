@@ -135,7 +135,7 @@ fn carry_out(
         Request::Import { bytes } => {
             let config = shared.device().config().clone();
             if bytes > most_bytes(&config) {
-                let why = "the import is larger than this VM explains";
+                let why = "the import is larger than any export of this VM can be";
                 return Err(FlexError::Refused(why.into()));
             }
             let mut sent = Vec::new();
@@ -155,7 +155,7 @@ fn carry_out(
 fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> LeaseRequest {
     let (now, mut device) = (shared.now_ns(), shared.device());
     if pin_checked.is_some_and(|l| !device.pin_checked(l.number, l.found, now)) {
-        tracing::info!("a check that is not the last one requested counts for nothing");
+        tracing::info!("the result of an outdated pin check was ignored");
     }
     let request = LeaseRequest {
         number: device.next_pin_check(now),

@@ -208,7 +208,8 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
         }
     }
 
-    /// Takes a whole file of hugetlbfs, which reports only how much of it is present: an upper bound.
+    /// Counts a hugetlbfs file as a whole, because hugetlbfs reports only the file's total: the counts are upper
+    /// bounds.
     fn whole(&self, sweep: &mut Sweep, piece: &Piece<'_>, end: u64) {
         let still = (self.hold)();
         let claimed = self.claimed(sweep.next, end);

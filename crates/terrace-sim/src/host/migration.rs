@@ -172,7 +172,8 @@ impl Migration {
             if self.step == Step::Begin && self.next == self.wanted.len() {
                 return true;
             }
-            // A transaction's risk is a write by a vCPU meanwhile, so they run meanwhile.
+            // A transaction aborts if a vCPU writes to the page during the copy: it ends in a later call, so that vCPUs
+            // run in between.
             if self.way.kind == MigrationMode::Transaction && self.step == Step::End && self.fresh {
                 self.budget = 0;
                 return false;

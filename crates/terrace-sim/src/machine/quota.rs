@@ -58,7 +58,7 @@ impl Quota {
         self.limit[tier].saturating_sub(held + self.shadows[tier])
     }
 
-    /// Counts so many units that changed tier.
+    /// Adjusts the grants after units changed tier: the old tier gains them, the new one loses them.
     pub fn shift(&mut self, units: u64, from: u8, to: u8) {
         let to = &mut self.grant[usize::from(to)];
         *to = to.saturating_sub(units);

@@ -27,7 +27,7 @@ const SCAN_PAGE: u64 = 2_000 * PS;
 const EPOCH: u64 = 1_000_000_000;
 const EPOCH_BYTES: u64 = 1024 * 4096;
 
-/// Scans without an access to a page after which the page sinks by a queue.
+/// Number of scans without an access after which a page moves one queue down.
 const LIFETIME: u8 = 8;
 
 /// Queues of a tier: of pages never found, of those only read by the logarithm of an 8-bit count, of those

@@ -10,7 +10,7 @@ use crate::base::random::Purpose;
 pub(super) struct Span {
     /// The span's first line.
     pub(super) start: u64,
-    /// Number of lines.
+    /// Length of the span, in cache lines.
     pub(super) lines: u64,
 }
 

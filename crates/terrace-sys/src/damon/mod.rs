@@ -31,7 +31,7 @@ const SLOTS: u64 = 61;
 const MARK: u64 = 132_205_262;
 /// The mark of the guest's agent: if it runs beside a daemon, neither takes the other's contexts.
 const AGENT_MARK: u64 = 132_205_263;
-/// Most further tries of a turn while the kernel is busy, and the pause before each: two seconds in all.
+/// Most retries while the kernel is busy, and the pause before each: two seconds in all.
 const RETRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 /// DAMON's operations for fixed address ranges of a process (Linux 5.19); `vaddr` would replace them by its own.

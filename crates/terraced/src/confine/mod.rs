@@ -62,8 +62,7 @@ pub fn start(filtered: bool) -> Result<()> {
         )?;
     } else {
         tracing::warn!(
-            "SYSTEM CALLS ARE NOT FILTERED: seccomp = false under [security]. Use it to find out why \
-             something fails, \
+            "SYSTEM CALLS ARE NOT FILTERED: seccomp = false under [security]. Use this setting only for debugging, \
              not beside production guests"
         );
     }
@@ -209,7 +208,7 @@ pub fn findings() -> Vec<Finding> {
     let landlock = if gaps.is_empty() {
         Finding::ok(
             "landlock",
-            "threads that read foreign input can open no file",
+            "threads that read untrusted input cannot open files",
         )
     } else {
         let gaps: Vec<&str> = gaps.iter().map(String::as_str).collect();

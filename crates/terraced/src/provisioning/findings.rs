@@ -12,7 +12,7 @@ const MIN_VERIFIED_RATIO: f64 = 0.99;
 pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     let by = match provisioning.by_name.as_str() {
-        "" => "by nothing that is known yet".to_owned(),
+        "" => "by a provider that is not known yet".to_owned(),
         text => format!("by {text} ({})", provisioning.at),
     };
     let found = match &provisioning.problem {

@@ -30,7 +30,8 @@ pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec
 pub fn host_findings(engine: &Engine, memory: &[NodeMemory]) -> Vec<Finding> {
     let over = engine.provision().overcommitted(memory);
     if over.is_empty() {
-        let found = "what VMs with resizable memory may still take is free";
+        let found =
+            "the host has enough free memory for all that VMs with resizable memory may still take";
         return vec![Finding::ok("provisioning", found)];
     }
     let advice =

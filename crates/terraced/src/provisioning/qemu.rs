@@ -207,7 +207,7 @@ fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
     match providers::probe(monitor).map_err(trouble)? {
         Some(Means::Balloon(balloon)) => Ok(balloon),
         Some(Means::VirtioMem(_)) => Err(ProviderError::Gone(
-            "it has got virtio-mem since; terraced uses that from its next start on".into(),
+            "the VM has virtio-mem devices now; restart terraced to use them".into(),
         )),
         None => Err(ProviderError::Gone("its balloon is gone".into())),
     }

@@ -48,7 +48,7 @@ pub enum TrackingNews {
 }
 
 impl Tracking {
-    /// Takes news in.
+    /// Replaces the part that the news is about.
     pub fn hear(&mut self, news: TrackingNews) {
         match news {
             TrackingNews::Writes(text) => self.writes = Some(text),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::watch::Measured;
 
-/// All figures that were measured.
+/// The report of one run: the figures of every method.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     pub kernel: String,

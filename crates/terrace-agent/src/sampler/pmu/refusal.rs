@@ -23,7 +23,7 @@ pub(super) fn explain(root: &HostRoot, recipe: &Recipe, error: &SysError) -> (St
         }
         libc::ENODEV => say(
             "the CPU went offline".into(),
-            "nothing: it is tried again when it is back".into(),
+            "nothing: the agent tries again when the CPU is back online".into(),
         ),
         libc::ENOENT => say(
             "the kernel does not know the event, or has no driver for this PMU".into(),
@@ -81,7 +81,7 @@ fn taken(root: &HostRoot) -> (String, String) {
         changes.push("sysctl kernel.nmi_watchdog=0".into());
     }
     if changes.is_empty() {
-        why += ", by whom cannot be seen from here";
+        why += ", but the program that uses it cannot be seen from here";
         changes.push(
             "look for a profiler on this machine that keeps the PMU for itself (OProfile, a vendor's driver), \
              and end it"

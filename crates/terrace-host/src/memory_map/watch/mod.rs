@@ -25,7 +25,7 @@ pub enum MapDoubt {
     #[error("the VM's memory map changed: {0}")]
     Changed(String),
     /// Whether it still holds is not known now.
-    #[error("whether the VM's memory map still holds is not known: {0}")]
+    #[error("the VM's memory map could not be checked for changes: {0}")]
     Unknown(String),
 }
 

@@ -67,7 +67,7 @@ impl ProcessFacts {
     pub fn read(root: &HostRoot, pid: u32) -> Result<Self, Refusal> {
         let gone = |error: io::Error| {
             Refusal::new(
-                format!("what process {pid} is cannot be read: {error}"),
+                format!("the program of process {pid} cannot be determined: {error}"),
                 "start terraced with CAP_SYS_PTRACE, or as the VM's user",
             )
         };

@@ -196,7 +196,7 @@ fn a_sticky_folder_is_as_good_as_the_owner_of_what_is_in_it() {
     assert!(allowed(NOBODY).unwrap_err().why.contains("65534"));
     // Another VM's user owns no other VM's monitor.
     assert!(may_be_monitor(&socket(LIBVIRT, &tmp), Some(0), &rules()).is_err());
-    // A user's own folder in it is not sticky by that.
+    // A user's folder inside /tmp does not inherit the protection of /tmp's sticky bit.
     let below = [("/tmp/x", NOBODY, 0o755), ("/tmp", 0, 0o1777)];
     assert!(may_be_monitor(&socket(LIBVIRT, &below), None, &rules()).is_err());
 }

@@ -133,7 +133,9 @@ impl Membership {
         // It was deleted, or lies outside of this cgroup namespace.
         let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
         if !is_plain || path.ends_with(" (deleted)") {
-            return Err(format!("its cgroup {path:?} is not to be seen from here"));
+            return Err(format!(
+                "its cgroup {path:?} was deleted, or is outside of terraced's cgroup namespace"
+            ));
         }
         let path = path.to_owned();
         Ok(Some(Self { kind, path }))

@@ -381,8 +381,8 @@ impl<B: Backing> Device<B> {
         if read.is_err() || !bytes.len().is_multiple_of(ENTRY_BYTES) {
             bytes.clear();
         }
-        // The marks of that process would have the pages refused as in the balloon already: the chain is begun anew,
-        // under the leases of this one.
+        // The previous process of the device marked these pages, and died before it answered the chain. With the marks
+        // left, they would be refused as in the balloon already: the chain begins anew, under this process's leases.
         if self.state.in_flight(queue) == Some(position) {
             self.begin(queue, QueueRole::Inflate(tier), position);
             let runs: Vec<Run> = self.balloons.runs_of(tier, &bytes).collect();

@@ -417,7 +417,7 @@ impl Context<'_> {
     }
 
     /// Migrates units, each to a tier, by the mechanism's movers; the outcomes are reported
-    /// ([`super::Mechanism::moved`]). For an exchange, each two consecutive units change places. Units that
+    /// ([`super::Mechanism::moved`]). In an exchange, units change places in pairs, the first with the second. Units that
     /// already migrate are left out (of an exchange, with their partner). Transactions are made page by page,
     /// everything else in batches. Whole 2 MiB pages and parts of split ones should not be in one migration: its
     /// batches would be small for both.

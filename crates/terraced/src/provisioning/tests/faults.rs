@@ -146,7 +146,10 @@ fn a_guest_that_retains_memory_is_counted_whole_until_verified() {
         "{finding:?}"
     );
     script.see(|status| resize_tier(&mut status.tiers[1], 2 * GIB));
-    host.event("vm1", "what it claims to have given back of slow is gone");
+    host.event(
+        "vm1",
+        "all memory that it claims to have given back of slow is gone",
+    );
     host.until("vm1", |e| {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
     });
