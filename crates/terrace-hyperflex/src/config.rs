@@ -489,7 +489,7 @@ mod tests {
             ),
             ("--tier node=0,range=0xffffffffffe00000+4MiB", "whole pages"),
             ("--tier node=0,size=0", "no memory"),
-            ("--tier node=0,size=8GiB --below-4g 5GiB", "less than 4 GiB"),
+            ("--tier node=0,size=8GiB --below-4g 5GiB", "more than 4 GiB"),
         ] {
             let error = parse(options).unwrap_err();
             assert!(error.contains(want), "{options}: {error}");

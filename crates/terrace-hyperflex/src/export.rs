@@ -149,7 +149,7 @@ mod tests {
         }
         bytes.push(0);
         let error = Exported::from_bytes(&bytes, vm.config()).unwrap_err();
-        assert!(error.to_string().contains("behind"), "{error}");
+        assert!(error.to_string().contains("after its end"), "{error}");
         let later = postcard::to_allocvec(&(MAGIC, 2_u16, 0_u8)).unwrap();
         let error = Exported::from_bytes(&later, vm.config()).unwrap_err();
         assert!(error.to_string().contains("version 2"), "{error}");

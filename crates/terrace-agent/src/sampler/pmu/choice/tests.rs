@@ -150,7 +150,7 @@ fn each_refusal_of_the_kernel_has_words_of_its_own() {
             ["without performance events", "CONFIG_PERF_EVENTS"],
         ),
         (libc::EMFILE, ["too many open files", "LimitNOFILE"]),
-        (libc::ENODEV, ["went offline", "tried again"]),
+        (libc::ENODEV, ["went offline", "tries again"]),
         (libc::EINVAL, ["refuses the event", "kernel's version"]),
     ] {
         let said = message(dir.path(), errno);
