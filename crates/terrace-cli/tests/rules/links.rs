@@ -47,7 +47,7 @@ fn broken(page: &Path, link: &str) -> Option<String> {
     (!anchors(&text).contains(heading)).then(|| "no such heading".into())
 }
 
-fn pages(folder: &Path) -> Vec<PathBuf> {
+pub fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

@@ -6,5 +6,6 @@ mod dependency_rule;
 mod fields;
 mod layers;
 mod links;
+mod named;
 mod sources;
 mod tidy;
