@@ -291,7 +291,7 @@ fn a_process_whose_facts_cannot_be_read_is_none() {
     let got = host.discover(&[]);
     assert_eq!(got.candidates, []);
     assert!(
-        got.findings[0].found.contains("cannot be read"),
+        got.findings[0].found.contains("cannot be determined"),
         "{:?}",
         got.findings
     );

@@ -114,9 +114,9 @@ fn an_obstacle_is_reported_and_nothing_is_written_elsewhere() {
     for (theirs, mounts, kind, why) in [
         ("0::/a\n", "", "domain", "no cgroup2 is mounted"),
         ("4:memory:/a\n", V2, "domain", "for memory is mounted"),
-        ("0::/../a\n", V2, "domain", "not to be seen"),
-        ("0::/x/../../a\n", V2, "domain", "not to be seen"),
-        ("0::/a (deleted)\n", V2, "domain", "not to be seen"),
+        ("0::/../a\n", V2, "domain", "or is outside of"),
+        ("0::/x/../../a\n", V2, "domain", "or is outside of"),
+        ("0::/a (deleted)\n", V2, "domain", "or is outside of"),
         ("0::/a\n", V2, "domain invalid", "takes no process"),
         ("0::/b\n", V2, "domain", "cgroup.type"),
     ] {
