@@ -372,7 +372,7 @@ fn registers_that_are_too_old_start_no_walk() {
     let mut scan = |until| worker.scan(request(Rearm::All, false), vcpu(), until, false, SECONDS);
     let failure = scan(monotonic_now()).unwrap_err();
     let too_old =
-        matches!(&failure, WorkerError::Scan(f) if f.reason.contains("too old") && !f.fatal);
+        matches!(&failure, WorkerError::Scan(f) if f.reason.contains("too long ago") && !f.fatal);
     assert!(too_old, "{failure}");
     let answer = scan(monotonic_now().after(SECONDS)).unwrap();
     assert_eq!(
