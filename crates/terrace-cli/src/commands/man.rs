@@ -14,7 +14,6 @@ pub fn run(folder: &Path) -> Result<()> {
         clap_mangen::generate_to(Args::described(), folder)
     };
     write().with_context(|| format!("cannot write manual pages to {}", folder.display()))?;
-    let pages = fs::read_dir(folder)?.count();
-    eprintln!("{pages} files are in {}", folder.display());
+    eprintln!("wrote the manual pages of terrace to {}", folder.display());
     Ok(())
 }

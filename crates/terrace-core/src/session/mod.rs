@@ -35,8 +35,8 @@ pub trait Controller {
     /// An event or an action as it stands in a log.
     fn record(part: Part<Self::Event, Self::Action>) -> Record;
 
-    /// Whether both are the same decision. The wording of an answer is no decision: an older version may have had
-    /// the same in other words.
+    /// Whether both are the same decision. The wording of an answer is none, but its figures are: an older version
+    /// may have said the same in other words.
     fn is_same(one: &Self::Action, other: &Self::Action) -> bool {
         one == other
     }

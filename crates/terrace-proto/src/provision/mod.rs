@@ -370,19 +370,30 @@ pub struct SizesAnswer {
 }
 
 impl SizesAnswer {
-    /// Whether both answer the same request in the same way, in any words.
+    /// Whether both answer the same request in the same way and with the same figures, in whatever words.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
+        let is_alike = |one: &str, other: &str| figures(one).eq(figures(other));
         let result = match (&self.result, &other.result) {
             (Ok(one), Ok(other)) => {
                 (one.number, &one.by, &one.size_bytes)
                     == (other.number, &other.by, &other.size_bytes)
+                    && is_alike(&one.done, &other.done)
             }
-            (Err(one), Err(other)) => mem::discriminant(one) == mem::discriminant(other),
+            (Err(one), Err(other)) => {
+                mem::discriminant(one) == mem::discriminant(other)
+                    && is_alike(one.text(), other.text())
+            }
             _ => false,
         };
         self.id == other.id && result
     }
+}
+
+/// The numbers in a text, in their order.
+fn figures(text: &str) -> impl Iterator<Item = &str> {
+    let runs = text.split(|c: char| !c.is_ascii_digit());
+    runs.filter(|digits| !digits.is_empty())
 }
 
 /// The reason why sizes are not ordered.
@@ -487,5 +498,24 @@ mod tests {
         let guest = [1, 14, 1, 15, 1, 16, 1, 17, 1, 18, 1, 19, 0];
         assert_eq!(bytes, [&head[..], &tier, &guest].concat());
         assert_eq!(postcard::from_bytes(&bytes), Ok(status));
+    }
+
+    #[test]
+    fn answers_are_the_same_in_other_words_but_not_with_other_figures() {
+        let refused = |why: &str| SizesAnswer {
+            id: ResizeId(1),
+            result: Err(NotOrdered::NotNow(why.into())),
+        };
+        let old = refused("vm1: node 0 has 1 GiB free");
+        assert!(old.is_same(&refused("vm1: of node 0, 1 GiB is free")));
+        assert!(!old.is_same(&refused("vm1: node 0 has 2 GiB free")));
+        let invalid = Err(NotOrdered::Invalid("vm1: node 0 has 1 GiB free".into()));
+        assert!(!old.is_same(&SizesAnswer {
+            id: ResizeId(1),
+            result: invalid,
+        }));
+        let mut other = old.clone();
+        other.id = ResizeId(2);
+        assert!(!old.is_same(&other));
     }
 }
