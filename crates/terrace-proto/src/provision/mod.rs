@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_the_same_in_other_words_but_not_with_other_figures() {
+    fn answers_are_alike_in_other_words_not_with_other_figures() {
         let refused = |why: &str| SizesAnswer {
             id: ResizeId(1),
             result: Err(NotOrdered::NotNow(why.into())),
