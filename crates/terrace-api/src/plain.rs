@@ -54,7 +54,7 @@ impl Formatter for Plain {
 }
 
 /// Escapes every text of a value, keys included.
-pub(crate) fn escape(value: &mut Value) {
+pub fn escape(value: &mut Value) {
     match value {
         Value::String(text) => {
             if let std::borrow::Cow::Owned(plain) = printable(text) {

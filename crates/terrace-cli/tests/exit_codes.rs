@@ -72,6 +72,29 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
+fn manual_pages_replace_links_and_pipes_of_their_names() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (other, page) = (dir.path().join("other"), dir.path().join("terrace.1"));
+    std::fs::write(&other, "untouched").expect("a file");
+    std::os::unix::fs::symlink(&other, &page).expect("a link");
+    let pipe = dir.path().join("terrace-show.1");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()), "no pipe");
+    let output = terrace(&["man", dir.path().to_str().expect("a name")]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(
+        std::fs::read_to_string(&other).expect("a file"),
+        "untouched"
+    );
+    for page in [page, pipe] {
+        let kind = std::fs::symlink_metadata(&page)
+            .expect("a page")
+            .file_type();
+        assert!(kind.is_file(), "{}", page.display());
+    }
+}
+
+#[test]
 fn a_configuration_is_checked_without_a_daemon() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("terrace.toml");

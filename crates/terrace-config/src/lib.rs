@@ -26,5 +26,5 @@ pub use pins::PinConfig;
 pub use raw::{LOG_LIMIT, TrackerChoice, WriteSource};
 pub use security::Security;
 pub use sizes::Sizes;
-pub use sources::{DEFAULT_FILE, Problem, Sources};
+pub use sources::{DEFAULT_FILE, Problem, Sources, shown};
 pub use writes::Writes;

@@ -5,20 +5,18 @@ use toml::{Table, Value};
 /// The table, the old name and the new one.
 const RENAMED: [(&str, &str, &str); 1] = [("engine", "reasons_kept", "max_reasons")];
 
-/// The new path of a key, if it has an old one.
-pub fn new_path(path: &[String]) -> Option<Vec<String>> {
-    let [table, name] = path else { return None };
-    let (_, _, new) = RENAMED
-        .iter()
-        .find(|(of, old, _)| table == of && name == old)?;
-    Some(vec![table.clone(), (*new).to_owned()])
+/// The new name of a key, if it has an old one.
+pub fn new_name(table: &str, name: &str) -> Option<&'static str> {
+    let mut all = RENAMED.iter();
+    all.find_map(|&(of, old, new)| (table == of && name == old).then_some(new))
 }
 
-/// Gives a file's keys their new names.
+/// Gives a file's keys their new names; returns the old paths of those that it set.
 ///
 /// # Errors
 /// If a key stands under both names; the error begins with the old one's path.
-pub fn rename(file: &mut Table) -> Result<(), String> {
+pub fn rename(file: &mut Table) -> Result<Vec<[&'static str; 2]>, String> {
+    let mut renamed = Vec::new();
     for (table, old, new) in RENAMED {
         let Some(Value::Table(inner)) = file.get_mut(table) else {
             continue;
@@ -31,6 +29,7 @@ pub fn rename(file: &mut Table) -> Result<(), String> {
                 "{table}.{old} is called {table}.{new} now, which is set too: remove one"
             ));
         }
+        renamed.push([table, old]);
     }
-    Ok(())
+    Ok(renamed)
 }

@@ -4,11 +4,13 @@
 //! by name, later ones over earlier ones, tables key by key, anything else as a whole), and for naming
 //! file, line and key of an error. The meaning of the keys is left to `config`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use terrace_proto::printable::printable;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
@@ -24,6 +26,7 @@ const REFERENCE: &str = include_str!("../../../dist/terrace.toml");
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct Problem {
     /// The file; `None` if no single one is to blame.
+    #[serde(serialize_with = "as_text")]
     pub file: Option<PathBuf>,
     /// The line in the file, from 1.
     pub line: Option<usize>,
@@ -36,17 +39,27 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, self.line) {
-            (Some(file), Some(line)) => write!(f, "{}:{line}: ", file.display())?,
-            (Some(file), None) => write!(f, "{}: ", file.display())?,
+            (Some(file), Some(line)) => write!(f, "{}:{line}: ", shown(file))?,
+            (Some(file), None) => write!(f, "{}: ", shown(file))?,
             (None, _) => f.write_str("configuration: ")?,
         }
         // Checks name their key themselves.
         match &self.key {
-            Some(key) if !self.what.starts_with(key.as_str()) => write!(f, "{key}: ")?,
+            Some(key) if !self.what.starts_with(key.as_str()) => write!(f, "{}: ", printable(key))?,
             _ => {}
         }
-        f.write_str(&self.what)
+        f.write_str(&printable(&self.what))
     }
+}
+
+/// A file's name as text that is safe to print, whatever its bytes are.
+#[must_use]
+pub fn shown(file: &Path) -> String {
+    printable(&file.to_string_lossy()).into_owned()
+}
+
+fn as_text<S: Serializer>(file: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    file.as_deref().map(shown).serialize(to)
 }
 
 /// A key that a file sets.
@@ -119,7 +132,7 @@ impl Sources {
     /// The files in words, for people.
     #[must_use]
     pub fn text(&self) -> String {
-        let files: Vec<String> = self.files().map(|f| f.display().to_string()).collect();
+        let files: Vec<String> = self.files().map(shown).collect();
         if files.is_empty() {
             format!("built-in defaults ({DEFAULT_FILE} is not there)")
         } else {
@@ -199,7 +212,7 @@ impl Sources {
                 value => {
                     let key: Vec<String> = path.iter().map(|part| quoted(part)).collect();
                     let key = key.join(".");
-                    *out += &format!("{key} = {value}  # {}\n", self.set_by(path));
+                    *out += &format!("{key} = {}  # {}\n", on_a_line(value), self.set_by(path));
                 }
             }
             path.pop();
@@ -210,7 +223,7 @@ impl Sources {
         let mut newest_first = self.layers.iter().rev();
         let found = newest_first.find_map(|layer| {
             let key = layer.keys.iter().find(|key| key.path == path)?;
-            Some(format!("{}:{}", layer.file.display(), key.line))
+            Some(format!("{}:{}", shown(&layer.file), key.line))
         });
         found.unwrap_or_else(|| "default".into())
     }
@@ -272,38 +285,53 @@ impl Layer {
             Err(error) => return Err(layer.problem(&error)),
         };
         layer.table = toml::from_str(&layer.text).map_err(|e| layer.problem(&e))?;
-        if let Err(what) = renamed::rename(&mut layer.table) {
-            let sources = Sources {
-                layers: vec![layer],
-            };
-            return Err(sources.invalid(what));
+        match renamed::rename(&mut layer.table) {
+            Ok(renamed) => layer.rename_keys(&renamed),
+            Err(what) => {
+                let sources = Sources {
+                    layers: vec![layer],
+                };
+                return Err(sources.invalid(what));
+            }
         }
-        layer.rename_keys();
         Ok(layer)
     }
 
-    /// Gives keys their new paths, and notes their old ones.
-    fn rename_keys(&mut self) {
-        for key in &mut self.keys {
-            if let Some(new) = renamed::new_path(&key.path) {
-                let (old, line) = (key.path.join("."), key.line);
+    /// Gives keys that were renamed, and the ones below them, their new paths, and notes their old ones.
+    fn rename_keys(&mut self, renamed: &[[&str; 2]]) {
+        let is_renamed = |key: &&mut Key| {
+            renamed
+                .iter()
+                .any(|old| key.path.starts_with(&old.map(str::to_owned)))
+        };
+        for key in self.keys.iter_mut().filter(is_renamed) {
+            let [table, name, below @ ..] = &key.path[..] else {
+                continue;
+            };
+            let Some(new) = renamed::new_name(table, name) else {
+                continue;
+            };
+            if below.is_empty() {
                 self.renamed.push(format!(
-                    "{}:{line}: {old} is called {} now; the old name is accepted in this version",
-                    self.file.display(),
-                    new.join(".")
+                    "{}:{}: {table}.{name} is called {table}.{new} now; the old name is accepted in this version",
+                    shown(&self.file),
+                    key.line
                 ));
-                key.path = new;
             }
+            key.path[1] = new.to_owned();
         }
     }
 
     fn problem(&self, error: &toml::de::Error) -> Problem {
+        let span = error.span().unwrap_or_default();
         let at = error.span().map(|span| span.start);
-        let around = self
-            .keys
-            .iter()
-            .filter(|key| at.is_some_and(|at| key.span.contains(&at)));
-        let key = around.max_by_key(|key| key.path.len());
+        let deepest = |is_meant: &dyn Fn(&Range<usize>) -> bool| {
+            let keys = self.keys.iter().filter(|key| is_meant(&key.span));
+            keys.max_by_key(|key| key.path.len())
+        };
+        // The span of a table is its header's, which begins before the key.
+        let key = deepest(&|key| key.contains(&span.start))
+            .or_else(|| deepest(&|key| span.contains(&key.start)));
         Problem {
             file: Some(self.file.clone()),
             line: at.map(|at| line(&self.text, at)),
@@ -325,13 +353,14 @@ fn plain(message: &str) -> String {
 
 fn keys(text: &str, table: &DeTable<'_>) -> Vec<Key> {
     let mut found = Vec::new();
+    let line_ends: Vec<_> = text.match_indices('\n').map(|(at, _)| at).collect();
     let mut open = vec![(Vec::new(), table)];
     while let Some((path, table)) = open.pop() {
         for (name, value) in table {
             let mut path: Vec<String> = path.clone();
             path.push(name.get_ref().to_string());
             found.push(Key {
-                line: line(text, name.span().start),
+                line: line_ends.partition_point(|end| *end < name.span().start) + 1,
                 span: name.span().start..value.span().end,
                 path: path.clone(),
             });
@@ -371,8 +400,37 @@ fn quoted(name: &str) -> String {
     if !name.is_empty() && name.chars().all(bare) {
         name.to_owned()
     } else {
-        Value::from(name).to_string()
+        string(name)
     }
+}
+
+/// A value as TOML on one line that is safe to print.
+fn on_a_line(value: &Value) -> String {
+    match value {
+        Value::String(text) => string(text),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(on_a_line).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Table(inner) => {
+            let each = |(name, value): (&String, &Value)| {
+                format!("{} = {}", quoted(name), on_a_line(value))
+            };
+            let members: Vec<_> = inner.iter().map(each).collect();
+            format!("{{ {} }}", members.join(", "))
+        }
+        plain => plain.to_string(),
+    }
+}
+
+/// A basic string of TOML: characters that a terminal may act on are escaped.
+fn string(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        _ if matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) => c.to_string(),
+        _ => format!("\\U{:08x}", u32::from(c)),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 #[cfg(test)]
@@ -532,5 +590,60 @@ mod tests {
         let (text, problem) = refused(both, &[]);
         assert_eq!(problem.line, Some(3), "{text}");
         assert!(text.contains("which is set too: remove one"), "{text}");
+    }
+
+    #[test]
+    fn a_table_that_is_no_engine_is_not_taken_for_a_renamed_key() {
+        let sources = Sources::of_text("[[engine]]\nreasons_kept = 1\n").unwrap();
+        assert_eq!(sources.renamed().count(), 0);
+        Config::new(&sources).unwrap_err();
+        let (text, problem) = refused("[engine.reasons_kept]\nx = 1\n", &[]);
+        assert_eq!(problem.key.as_deref(), Some("engine.max_reasons"), "{text}");
+    }
+
+    #[test]
+    fn controls_in_keys_values_and_file_names_are_not_printed() {
+        let main = "vm.\"a\\u001b[2J\\u009b\" = { scan = true }\nsocket = \"/a\\u0007\\nb\"\n";
+        let dir = folder(main, &[("x\x1b]0;.toml", "[engine]\nwindows = 4\n")]);
+        let sources = read(&dir).unwrap();
+        let effective = sources.effective();
+        let all = format!("{effective}{}", sources.text());
+        assert!(all.chars().all(|c| c == '\n' || !c.is_control()), "{all:?}");
+        assert!(
+            effective.contains("socket = \"/a\\U00000007\\U0000000ab\""),
+            "{effective}"
+        );
+        let again: Table = toml::from_str(&effective).unwrap();
+        assert_eq!(again, sources.effective_table());
+        let (text, problem) = refused("\"win\\u001bdows\" = 3\n", &[]);
+        assert!(text.contains("win\\u{1b}dows"), "{text}");
+        let json = Problem {
+            file: Some("/x\u{9b}".into()),
+            ..problem
+        };
+        let json = toml::to_string(&json).unwrap();
+        assert!(
+            json.chars().all(|c| c == '\n' || !c.is_control()),
+            "{json:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_name_that_is_not_utf8_is_shown() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = Path::new(std::ffi::OsStr::from_bytes(b"/nonexistent/\xff.toml"));
+        let problem = Sources::read(Some(name)).unwrap_err();
+        let json = toml::to_string(&problem).unwrap();
+        assert!(json.contains("/nonexistent/\u{fffd}.toml"), "{json}");
+    }
+
+    #[test]
+    fn lines_of_many_keys_are_found() {
+        let items = "\n{ reasons_kept = 1 },".repeat(20_000);
+        let sources = Sources::of_text(&format!("engine.reasons_kept = [{items}\n]")).unwrap();
+        assert_eq!(
+            sources.layers[0].keys.iter().map(|key| key.line).max(),
+            Some(20_001)
+        );
     }
 }

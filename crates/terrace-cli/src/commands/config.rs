@@ -1,11 +1,12 @@
 //! `terrace config check [FILE]`.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use terrace_config::{Config as DaemonConfig, Problem, Sources};
+use terrace_api::plain;
+use terrace_config::{Config as DaemonConfig, Problem, Sources, shown};
+use terrace_proto::printable::printable;
 
 use super::print_json;
 use crate::args::Config;
@@ -15,7 +16,7 @@ use crate::args::Config;
 struct Report {
     valid: bool,
     /// The files, in the order in which they override each other; empty if one could not be read.
-    files: Vec<PathBuf>,
+    files: Vec<String>,
     problem: Option<Problem>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effective: Option<serde_json::Value>,
@@ -33,21 +34,23 @@ pub fn run(command: &Config) -> Result<ExitCode> {
         Err(problem) => Err(problem.clone()),
     };
     for renamed in checked.iter().flat_map(|c| c.engine.renamed_policies()) {
-        eprintln!("terrace: {renamed}");
+        eprintln!("terrace: {}", printable(&renamed.to_string()));
     }
     let problem = checked.err();
     let sources = sources.unwrap_or_default();
     for renamed in sources.renamed() {
-        eprintln!("terrace: {renamed}");
+        eprintln!("terrace: {}", printable(renamed));
     }
     if *json {
         let table = effective.then(|| sources.effective_table());
-        print_json(&Report {
+        let mut report = serde_json::to_value(Report {
             valid: problem.is_none(),
-            files: sources.files().map(Path::to_owned).collect(),
+            files: sources.files().map(shown).collect(),
             problem: problem.clone(),
             effective: table.map(serde_json::to_value).transpose()?,
         })?;
+        plain::escape(&mut report);
+        print_json(&report)?;
     }
     if let Some(problem) = problem {
         return Err(problem.into());

@@ -9,14 +9,48 @@ pub use status::{
     Resident,
 };
 
-use std::mem;
+use std::marker::PhantomData;
+use std::{fmt, mem};
 
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{OrderId, PAGE_SIZE, ProviderId, ResizeId, TierId};
 
 /// Most tiers that a provider may have.
 pub const MAX_TIERS: usize = TierId::MAX;
+
+/// Reads a list with one entry per tier. A list that is longer than any VM's is refused before it is held: an entry
+/// may be far larger in memory, and as text, than the three bytes it came as.
+///
+/// # Errors
+/// If the list has more than [`MAX_TIERS`] entries.
+pub fn tiers_within_max<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Tiers<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Tiers<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of {MAX_TIERS} tiers at most")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut tiers = Vec::new();
+            while let Some(tier) = list.next_element()? {
+                if tiers.len() == MAX_TIERS {
+                    return Err(serde::de::Error::invalid_length(MAX_TIERS + 1, &self));
+                }
+                tiers.push(tier);
+            }
+            Ok(tiers)
+        }
+    }
+    from.deserialize_seq(Tiers(PhantomData))
+}
 
 /// Something that can resize a VM, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tiers_within_max;
+
 /// An order that was taken; it is not carried out yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ordered {
@@ -14,6 +16,7 @@ pub struct Ordered {
     /// The same in words, to stand after "by".
     pub by_name: String,
     /// The size that each tier is to have, bytes, fastest first; `null` if the order leaves it alone.
+    #[serde(deserialize_with = "tiers_within_max")]
     pub size_bytes: Vec<Option<u64>>,
 }
 
@@ -60,6 +63,7 @@ pub struct ProvisioningStatus {
     /// The part of this VM that admission counts, in a sentence.
     pub admission: String,
     /// The VM's tiers, fastest first.
+    #[serde(deserialize_with = "tiers_within_max")]
     pub tiers: Vec<ProvisionedTier>,
 }
 
@@ -135,8 +139,10 @@ pub struct OrderView {
     /// Seconds since it was given.
     pub age_s: f64,
     /// Sizes of the tiers when the order was given, bytes.
+    #[serde(deserialize_with = "tiers_within_max")]
     pub from_bytes: Vec<u64>,
     /// The size that each tier is to have, bytes; `null` if the order leaves it alone.
+    #[serde(deserialize_with = "tiers_within_max")]
     pub size_bytes: Vec<Option<u64>>,
     /// The order's progress.
     pub state: OrderState,
