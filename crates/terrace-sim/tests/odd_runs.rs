@@ -7,7 +7,7 @@ use terrace_sim::{Options, Scenario, Simulation};
 fn simulation(scale: u64, vm: &str, options: Options) -> Simulation {
     let text = format!(
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = {scale}\nvcpus_per_vm = 8\n\
-         [[vm]]\nname = \"a\"\n{vm}\n"
+         [[vm]]\nname = \"a\"\ntables = \"first\"\n{vm}\n"
     );
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces");
     let scenario = Scenario::parse(&text, "test", &folder);

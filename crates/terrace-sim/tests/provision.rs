@@ -46,7 +46,7 @@ impl Guest {
     fn simulation(&self) -> Simulation {
         let text = format!(
             "[machine]\ntiers = [\"dram\", \"pmem\"]\nsizes = [\"256MiB\", \"256MiB\"]\nscale = 1\n\
-             vcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n{}\npolicy = \"{}\"\nprovision = {}\n{}\n\
+             vcpus_per_vm = 2\n[[vm]]\nname = \"a\"\ntables = \"first\"\n{}\npolicy = \"{}\"\nprovision = {}\n{}\n\
              workload = {{ {}, {} }}\n",
             self.sizes, self.policy, self.provision, self.more, self.workload, self.end
         );
@@ -380,7 +380,7 @@ fn a_bound_has_tiers_without_end_and_no_device() {
 fn a_resize_beyond_the_machine_is_refused_and_the_run_continues() {
     let vm = |name: &str, more: &str| {
         format!(
-            "[[vm]]\nname = \"{name}\"\nfast = \"32MiB\"\nslow = \"48MiB\"\npolicy = \"first-touch\"\n\
+            "[[vm]]\nname = \"{name}\"\nfast = \"32MiB\"\nslow = \"48MiB\"\ntables = \"first\"\npolicy = \"first-touch\"\n\
              provision = \"hyperflex\"\n{more}\nworkload = {{ {EVEN}, duration = \"200ms\" }}\n"
         )
     };

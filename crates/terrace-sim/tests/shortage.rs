@@ -11,7 +11,7 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 fn run(policy: &str, vm: &str, size: &str, end: &str) -> RunResult {
     let text = format!(
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\
-         [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"{policy}\"\n{vm}\n\
+         [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\ntables = \"first\"\npolicy = \"{policy}\"\n{vm}\n\
          workload = {{ kind = \"hotset\", size = \"{size}\", hot = 0.2, hot_access = 0.5, \
          write = 0.5, {end} }}\n"
     );

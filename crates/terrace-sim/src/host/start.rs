@@ -1,9 +1,12 @@
 //! The initial locations of pages.
 
 use serde::Deserialize;
+use terrace_proto::PAGES_PER_HUGE;
 
+use crate::base::number::low;
 use crate::machine::TIERS;
 use crate::machine::second_stage::SecondStage;
+use crate::machine::tables::Guest;
 
 /// The initial locations of a VM's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
@@ -29,13 +32,46 @@ pub enum Deal {
     Last,
 }
 
+/// The initial locations of a guest's page tables. Nothing moves them later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tables {
+    /// As the guest's first touch goes: each table just before the first page that it maps, within the VM's sizes.
+    #[default]
+    Along,
+    /// In the tier that [`Start`] begins with, above the VM's sizes.
+    First,
+    /// In the last tier, above the VM's sizes.
+    Slow,
+}
+
+/// The initial locations of a VM's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Initial {
+    /// The locations of the load's pages.
+    pub start: Start,
+    /// The locations of the guest's page tables.
+    pub tables: Tables,
+}
+
 /// Backs all units of a VM. `fit` is the number of units that the VM has in each tier; the last tier takes the rest.
-pub fn back(second: &mut SecondStage, deal: Deal, fit: &[u64]) {
-    match deal {
-        Deal::First => all(second, 0),
-        Deal::Last => all(second, last(fit)),
-        Deal::InTurn => in_turn(second, fit),
-        Deal::InOrder(start) => in_order(second, start, fit),
+pub fn back(guest: &Guest, second: &mut SecondStage, deal: Deal, tables: Tables, fit: &[u64]) {
+    let mut dealer = Dealer::new(deal, fit);
+    if tables != Tables::Along {
+        let tier = tier_of_tables(deal, tables, fit);
+        (0..second.tables()).for_each(|unit| second.put(unit, Some(tier)));
+    }
+    for unit in second.first_data()..second.len() {
+        let page = second.first_frame(unit).0 - u64::from(guest.first_data());
+        if tables == Tables::Along && page.is_multiple_of(PAGES_PER_HUGE) {
+            for frame in guest.tables_above(low(page)) {
+                let table = second.unit_of(frame);
+                if second.tier(table).is_none() {
+                    second.put(table, Some(dealer.next()));
+                }
+            }
+        }
+        second.put(unit, Some(dealer.next()));
     }
 }
 
@@ -44,66 +80,61 @@ pub(crate) fn last(fit: &[u64]) -> u8 {
     u8::try_from(fit.len().clamp(1, TIERS) - 1).unwrap_or(0)
 }
 
-fn all(second: &mut SecondStage, tier: u8) {
-    fill(second, 0..second.tables(), tier);
-    fill(second, second.first_data()..second.len(), tier);
-}
-
-/// The tier of the guest's page tables: they are made first, so they lie with the first pages.
-fn tiers_of_tables(start: Start, fit: &[u64]) -> u8 {
-    match start {
-        Start::FirstTouch => 0,
-        Start::Slow => last(fit),
+/// The tier of page tables that all lie together.
+fn tier_of_tables(deal: Deal, tables: Tables, fit: &[u64]) -> u8 {
+    match (deal, tables) {
+        (Deal::First, _) => 0,
+        (Deal::Last | Deal::InOrder(Start::Slow), _) | (_, Tables::Slow) => last(fit),
+        (Deal::InOrder(Start::FirstTouch) | Deal::InTurn, _) => 0,
     }
 }
 
-fn fill(second: &mut SecondStage, units: std::ops::Range<u32>, tier: u8) {
-    for unit in units {
-        second.put(unit, Some(tier));
-    }
+/// Deals units to the tiers, one after another.
+struct Dealer {
+    deal: Deal,
+    fit: Vec<u64>,
+    dealt: [u64; TIERS],
 }
 
-/// Backs units in address order, the fastest tier first or the slowest first.
-fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
-    let mut tiers: Vec<(u8, u64)> = (0..).zip(fit.iter().copied()).collect();
-    if start == Start::Slow {
-        tiers.reverse();
-    }
-    let mut left = tiers.into_iter().peekable();
-    let tables = tiers_of_tables(start, fit);
-    fill(second, 0..second.tables(), tables);
-    for unit in second.first_data()..second.len() {
-        while left.peek().is_some_and(|(_, units)| *units == 0) {
-            left.next();
+impl Dealer {
+    fn new(deal: Deal, fit: &[u64]) -> Self {
+        Self {
+            deal,
+            fit: fit.to_vec(),
+            dealt: [0; TIERS],
         }
-        let tier = match left.peek_mut() {
-            Some((tier, units)) => {
-                *units -= 1;
-                *tier
-            }
-            // The last unit may be cut short.
-            None => last(fit),
-        };
-        second.put(unit, Some(tier));
     }
-}
 
-/// Backs units round the tiers in proportion to the units that fit: each goes to the tier that is furthest behind its
-/// share.
-fn in_turn(second: &mut SecondStage, fit: &[u64]) {
-    let all: u64 = fit.iter().sum::<u64>().max(1);
-    let mut given = [0_u64; TIERS];
-    let first = second.first_data();
-    fill(second, 0..second.tables(), 0);
-    for unit in first..second.len() {
-        let due = |tier: usize| {
-            let wanted = u128::from(fit[tier]) * u128::from(unit - first + 1);
-            i128::try_from(wanted).unwrap_or(i128::MAX) - i128::from(given[tier]) * i128::from(all)
+    /// The tier of the next unit.
+    fn next(&mut self) -> u8 {
+        let last = last(&self.fit);
+        let has_room = |tier: &u8| self.dealt[usize::from(*tier)] < self.fit[usize::from(*tier)];
+        let tier = match self.deal {
+            Deal::First => 0,
+            Deal::Last => last,
+            // What fits nowhere goes to the last tier.
+            Deal::InOrder(Start::FirstTouch) => (0..=last).find(has_room).unwrap_or(last),
+            Deal::InOrder(Start::Slow) => (0..=last).rev().find(has_room).unwrap_or(last),
+            Deal::InTurn => self.furthest_behind(),
         };
-        let best = (0..fit.len()).max_by_key(|tier| (due(*tier), usize::MAX - tier));
-        let tier = best.unwrap_or(0);
-        given[tier] += 1;
-        second.put(unit, u8::try_from(tier).ok());
+        self.dealt[usize::from(tier)] += 1;
+        tier
+    }
+
+    /// The tier that is furthest behind its share of the units.
+    fn furthest_behind(&self) -> u8 {
+        let all: u64 = self.fit.iter().sum::<u64>().max(1);
+        let number: u64 = self.dealt.iter().sum::<u64>() + 1;
+        let due = |tier: &u8| {
+            let tier = usize::from(*tier);
+            let wanted = u128::from(self.fit[tier]) * u128::from(number);
+            i128::try_from(wanted).unwrap_or(i128::MAX)
+                - i128::from(self.dealt[tier]) * i128::from(all)
+        };
+        let tiers = 0..=last(&self.fit);
+        tiers
+            .max_by_key(|tier| (due(tier), u8::MAX - tier))
+            .unwrap_or(0)
     }
 }
 
@@ -113,10 +144,22 @@ mod tests {
 
     use super::*;
 
+    /// A guest of three blocks and its second stage.
+    fn vm(unit: PageSize) -> (Guest, SecondStage) {
+        let guest = Guest::new(3 * 512, PageSize::Base, 3 * 512).unwrap();
+        let (tables, data) = (guest.table_frames(), guest.first_data());
+        let second = SecondStage::new(guest.frames(), unit, tables, data);
+        (guest, second)
+    }
+
+    /// The tiers of the load's first units.
     fn tiers(deal: Deal, fit: &[u64]) -> Vec<u8> {
-        let mut second = SecondStage::new(9, PageSize::Base, 0, 0);
-        back(&mut second, deal, fit);
-        (0..9).filter_map(|unit| second.tier(unit)).collect()
+        let (guest, mut second) = vm(PageSize::Base);
+        back(&guest, &mut second, deal, Tables::First, fit);
+        let first = second.first_data();
+        (first..first + 9)
+            .filter_map(|unit| second.tier(unit))
+            .collect()
     }
 
     #[test]
@@ -131,5 +174,42 @@ mod tests {
     fn interleave_deals_in_proportion() {
         let found = tiers(Deal::InTurn, &[3, 6]);
         assert_eq!(found, [1, 0, 1, 1, 0, 1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn tables_lie_along_with_the_pages_that_they_map_and_within_the_sizes() {
+        let (guest, second) = vm(PageSize::Base);
+        let mut second = second.counting_tables();
+        // Room for the first block, its leaf table and the three above it, and for half of the second block.
+        let fit = [512 + 4 + 256, 4096];
+        let deal = Deal::InOrder(Start::FirstTouch);
+        back(&guest, &mut second, deal, Tables::Along, &fit);
+        let tier = |block: u32| {
+            let frame = guest.table_frame(crate::machine::tables::Level::Leaf, block * 512);
+            second.tier(second.unit_of(frame))
+        };
+        assert_eq!([tier(0), tier(1), tier(2)], [Some(0), Some(0), Some(1)]);
+        assert_eq!(second.held()[..2], [772, 3 * 512 + 6 - 772]);
+    }
+
+    #[test]
+    fn tables_that_lie_together_are_not_counted() {
+        for (tables, tier) in [(Tables::First, 0), (Tables::Slow, 1)] {
+            let (guest, mut second) = vm(PageSize::Base);
+            let deal = Deal::InOrder(Start::FirstTouch);
+            back(&guest, &mut second, deal, tables, &[512, 1024]);
+            assert!((0..second.tables()).all(|unit| second.tier(unit) == Some(tier)));
+            assert_eq!(second.held()[..2], [512, 1024]);
+        }
+    }
+
+    #[test]
+    fn tables_of_huge_units_go_along_too() {
+        let (guest, second) = vm(PageSize::Huge);
+        let mut second = second.counting_tables();
+        let deal = Deal::InOrder(Start::Slow);
+        back(&guest, &mut second, deal, Tables::Along, &[1, 3]);
+        assert_eq!(second.held()[..2], [1, 3]);
+        assert_eq!(second.tier(0), Some(1));
     }
 }

@@ -29,8 +29,9 @@ pub struct SecondStage {
     units: Vec<u8>,
     shift: u32,
     held: [u64; TIERS],
-    /// First unit that counts as the VM's: units before it are for the guest's page tables, which come on top of the
-    /// VM's sizes. They have a tier, but are not counted.
+    /// First unit of the load's memory: units before it are for the guest's page tables.
+    first_data: u32,
+    /// First unit that counts as the VM's: tables before it have a tier, but come on top of the VM's sizes.
     first_counted: u32,
     /// First unit behind those that page tables really use.
     tables: u32,
@@ -62,9 +63,19 @@ impl SecondStage {
             units: vec![bits::ABSENT; to_usize(units)],
             shift,
             held: [0; TIERS],
+            first_data: first_data >> shift,
             first_counted: first_data >> shift,
             tables: table_frames.div_ceil(1 << shift),
             blocks: None,
+        }
+    }
+
+    /// Counts the guest's page tables too.
+    #[must_use]
+    pub fn counting_tables(self) -> Self {
+        Self {
+            first_counted: 0,
+            ..self
         }
     }
 
@@ -83,6 +94,7 @@ impl SecondStage {
             units,
             shift: 0,
             held: self.held.map(|blocks| blocks << 9),
+            first_data: self.first_data << 9,
             first_counted: self.first_counted << 9,
             tables: self.tables << 9,
             blocks: Some(Blocks {
@@ -156,7 +168,7 @@ impl SecondStage {
     /// The first unit of the load's memory; between the tables and this unit there is nothing.
     #[must_use]
     pub fn first_data(&self) -> u32 {
-        self.first_counted
+        self.first_data
     }
 
     /// Number of units.
@@ -231,7 +243,7 @@ impl SecondStage {
         }
     }
 
-    /// Units per tier, without those of tables.
+    /// Units per tier, those of tables only if they are counted.
     #[must_use]
     pub fn held(&self) -> &[u64; TIERS] {
         &self.held

@@ -15,6 +15,9 @@ use crate::base::number::{index, low, to_usize};
 /// First virtual page of the load's memory: 1 GiB, so that tables begin with it.
 const BASE: u64 = 1 << 18;
 
+/// Frame of the root table.
+const ROOT: u32 = 1;
+
 /// A software bit of an entry: the page is on the swap device. The entry is not present, so the processor faults.
 const SWAPPED: u64 = 1 << 11;
 
@@ -260,6 +263,16 @@ impl Guest {
     #[inline]
     pub fn table_frame(&self, level: Level, page: u32) -> u32 {
         self.locate(level, page).0
+    }
+
+    /// The frames of the tables on the way to a page, from the root down; the table that the guest keeps for a 2 MiB
+    /// leaf that it may split among them.
+    pub fn tables_above(&self, page: u32) -> impl Iterator<Item = u32> {
+        let [leaf, pde, pdpte] = [Level::Leaf, Level::Pde, Level::Pdpte];
+        let lowest = (!self.tables[0].is_empty()).then_some(leaf);
+        let levels = [pdpte, pde].into_iter().chain(lowest);
+        let root = std::iter::once(ROOT);
+        root.chain(levels.map(move |level| self.table_frame(level, page)))
     }
 
     /// The line of the table that holds a page's entry of a level.

@@ -32,7 +32,7 @@ use crate::base::load::Stop;
 use crate::base::side::Side;
 use crate::base::tier::Tier;
 use crate::host::device::Provision;
-use crate::host::start::Start;
+use crate::host::start::Initial;
 use crate::mechanisms::Name;
 use crate::workload::Workload;
 
@@ -83,8 +83,8 @@ pub struct Vm {
     pub guest_policy: Option<Name>,
     /// The VM's claim on the first tier.
     pub claim: Claim,
-    /// The initial locations of the VM's pages.
-    pub start: Start,
+    /// The initial locations of the VM's pages and page tables.
+    pub initial: Initial,
     /// Number of vCPUs.
     pub vcpus: u32,
     /// The VM's load.

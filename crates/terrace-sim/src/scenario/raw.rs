@@ -15,7 +15,7 @@ use super::rules::MAX_SCALE;
 use super::{Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, Vm, check_name};
 use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
-use crate::host::start::Start;
+use crate::host::start::{Initial, Start, Tables};
 use crate::mechanisms::Name;
 use crate::workload::Load;
 
@@ -76,6 +76,8 @@ struct RawVm {
     max_slowdown: Option<Number>,
     #[serde(default)]
     start: Start,
+    #[serde(default)]
+    tables: Tables,
     workload: Load,
     swap: Option<Size>,
     #[serde(default)]
@@ -291,7 +293,10 @@ impl RawVm {
                 ceiling: optional(&at("ceiling"), self.ceiling)?,
                 max_slowdown,
             },
-            start: self.start,
+            initial: Initial {
+                start: self.start,
+                tables: self.tables,
+            },
             vcpus,
             workload: self.workload.workload,
             stop: self.workload.stop,

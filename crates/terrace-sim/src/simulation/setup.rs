@@ -28,7 +28,7 @@ use crate::host::oracle::Oracle;
 use crate::host::placer::Answers;
 use crate::host::provision::Provisioned;
 use crate::host::schedule::{Begins, Schedule};
-use crate::host::start::{self, Deal, Start};
+use crate::host::start::{self, Deal, Start, Tables};
 use crate::host::vm::Vm;
 use crate::machine::costs::Costs;
 use crate::machine::lines::Lines;
@@ -239,9 +239,14 @@ fn vm(
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     if let Some(device) = &provision {
-        fit = device.fit(space.guest.pages());
+        let tables = match spec.initial.tables {
+            Tables::Along => u64::from(space.guest.table_frames()),
+            Tables::First | Tables::Slow => 0,
+        };
+        fit = device.fit(space.guest.pages() + tables);
     }
-    start::back(&mut space.second, deal(spec), &fit);
+    let tables = spec.initial.tables;
+    start::back(&space.guest, &mut space.second, deal(spec), tables, &fit);
     let mut answers = answers(scenario, spec, &space);
     if let Some((name, side)) = spec.baseline() {
         if spec.splits() {
@@ -291,7 +296,7 @@ fn deal(spec: &scenario::Vm) -> Deal {
         HostPolicy::Engine(..)
         | HostPolicy::Baseline(..)
         | HostPolicy::FirstTouch
-        | HostPolicy::Oracle => Deal::InOrder(spec.start),
+        | HostPolicy::Oracle => Deal::InOrder(spec.initial.start),
     }
 }
 
@@ -400,7 +405,10 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let guest = guest.map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
-    let second = second_stage(&guest, spec.pages.host);
+    let mut second = second_stage(&guest, spec.pages.host);
+    if spec.initial.tables == Tables::Along {
+        second = second.counting_tables();
+    }
     let heat = Heat::new(options.heat_cells, pages);
     Ok(Space::new(guest, second, Lines::new(table_cache), heat))
 }
@@ -473,11 +481,13 @@ fn arrive(simulation: &mut Simulation) {
             };
             spec.sizes.len()
         ];
-        // Tables come on top of the VM's sizes; the engine counts them.
+        // Tables may come on top of the VM's sizes; the engine counts them.
         let second = &vm.space.second;
-        let tables = match spec.start {
-            Start::FirstTouch => u64::from(second.tables()) * spec.pages.host.bytes(),
-            Start::Slow => 0,
+        let tables = match (spec.initial.start, spec.initial.tables) {
+            (Start::FirstTouch, Tables::First) => {
+                u64::from(second.tables()) * spec.pages.host.bytes()
+            }
+            _ => 0,
         };
         let scaled = |bytes: u64| bytes / scale + tables;
         limits[0] = TierLimit {

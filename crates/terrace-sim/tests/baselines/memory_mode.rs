@@ -9,7 +9,9 @@ fn scenario(vms: &[&str]) -> String {
     let mut text =
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\n".to_owned();
     for (i, keys) in vms.iter().enumerate() {
-        text += &format!("[[vm]]\nname = \"vm{i}\"\nfast = \"16MiB\"\nslow = \"48MiB\"\n{keys}\n");
+        text += &format!(
+            "[[vm]]\nname = \"vm{i}\"\nfast = \"16MiB\"\nslow = \"48MiB\"\ntables = \"first\"\n{keys}\n"
+        );
     }
     text
 }

@@ -12,7 +12,7 @@ pub const HOT: &str =
 pub fn run(scale: u64, tiers: &str, vm: &str, workload: &str) -> VmResult {
     let text = format!(
         "[machine]\ntiers = [{tiers}]\nvcpus_per_vm = 2\nscale = {scale}\n\
-         [[vm]]\nname = \"a\"\n{vm}\nworkload = {{ {workload} }}\n"
+         [[vm]]\nname = \"a\"\ntables = \"first\"\n{vm}\nworkload = {{ {workload} }}\n"
     );
     let scenario = Scenario::parse(&text, "small", Path::new("/s")).expect("valid");
     let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");

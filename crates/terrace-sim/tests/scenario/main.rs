@@ -84,7 +84,12 @@ fn what_is_left_out_has_the_documented_default() {
         (PageSize::Base, PageSize::Base)
     );
     assert_eq!(
-        (vm.claim.weight, vm.start, vm.vcpus, vm.shortage.swap),
+        (
+            vm.claim.weight,
+            vm.initial.start,
+            vm.vcpus,
+            vm.shortage.swap
+        ),
         (1000, Start::FirstTouch, 8, 0)
     );
     assert_eq!(
@@ -126,7 +131,7 @@ fn every_key_is_read() {
         (PageSize::Base, PageSize::Huge)
     );
     assert_eq!(
-        (vm.claim.weight, vm.start, vm.vcpus),
+        (vm.claim.weight, vm.initial.start, vm.vcpus),
         (2000, Start::Slow, 4)
     );
     assert_eq!(

@@ -22,6 +22,7 @@ fast = "4GiB"
 slow = "8GiB"
 policy = "vtmm"
 start = "slow"
+tables = "first"
 workload = { kind = "phases", duration = "20s", of = [
   { kind = "hotset", size = "1GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "60s" },
   { kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "60s" },
