@@ -163,6 +163,7 @@ fn results_have_bytes_and_times_of_the_full_size_machine() {
         .replace("\"8MiB\"", "\"32MiB\"")
         .replace("\"24MiB\"", "\"96MiB\"")
         .replace("\"16MiB\"", "\"64MiB\"")
+        .replace("workload =", "tables = \"first\"\nworkload =")
         .replace("ops = 100000", "duration = \"40ms\"");
     std::fs::write(dir.path().join("scaled.toml"), text).expect("a file");
     let args = ["sim", "run", "scaled.toml", "--json", "-"];
@@ -238,13 +239,17 @@ fn a_comparison_is_the_same_however_many_run_at_a_time() {
             )
         })
         .collect();
-    let policies = ["all-slow", "first-touch", "all-fast"];
+    let policies = ["all-slow", "first-touch", "all-fast", "static-best"];
     let expected: Vec<_> = [4 << 20, 8 << 20]
         .into_iter()
         .flat_map(|bytes| policies.map(|policy| (policy, Some(bytes))))
         .collect();
     assert_eq!(actual, expected);
     assert_eq!(runs[2]["vms"][0]["slowdown_vs_all_fast"], 1.0);
+    assert_eq!(
+        (&runs[1]["way"], &runs[3]["way"]),
+        (&0.0.into(), &1.0.into())
+    );
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn shown_until(terminal: &mut File, finished: usize) -> String {
     let mut part = [0; 4096];
     loop {
         let text = String::from_utf8_lossy(&shown).into_owned();
-        let bars = text.split(" of 771 runs");
+        let bars = text.split(" of 1028 runs");
         let counts = bars.filter_map(|bar| bar.rsplit(' ').next()?.parse::<usize>().ok());
         if counts.max().unwrap_or(0) >= finished {
             return text;
@@ -106,9 +106,9 @@ fn a_sweep_shows_a_bar_and_takes_it_away_before_the_table() {
     let shown = shown_until(&mut terminal, usize::MAX);
     let output = child.wait_with_output().expect("the program ends");
     assert_eq!(output.status.code(), Some(0));
-    // Two policies and their reference, for two sizes.
+    // Two policies, static-best and their reference, for two sizes.
     assert!(
-        shown.contains("░") && shown.contains(" of 6 runs"),
+        shown.contains("░") && shown.contains(" of 8 runs"),
         "{shown}"
     );
     assert!(shown.ends_with("\r\x1b[K"), "{shown:?}");
@@ -128,9 +128,9 @@ fn ctrl_c_in_a_sweep_keeps_the_finished_runs_and_is_130() {
     let dir = folder();
     let more = ["--sweep", "fast=4MiB..8MiB:16KiB", "--json", "out.json"];
     let (child, mut terminal) = start(dir.path(), &[&SWEEP[..], &more].concat());
-    // A third of them are references.
+    // A quarter of them are references.
     let shown = shown_until(&mut terminal, 6);
-    assert!(shown.contains(" of 771 runs"), "{shown}");
+    assert!(shown.contains(" of 1028 runs"), "{shown}");
     terminal.write_all(b"\x03").expect("a key is pressed");
     let rest = shown_until(&mut terminal, usize::MAX);
     let output = child.wait_with_output().expect("the program ends");
@@ -138,9 +138,9 @@ fn ctrl_c_in_a_sweep_keeps_the_finished_runs_and_is_130() {
     let text = std::fs::read_to_string(dir.path().join("out.json")).expect("a file");
     let report: Value = serde_json::from_str(&text).expect("JSON");
     let runs = report["runs"].as_array().expect("a list");
-    assert!((1..514).contains(&runs.len()), "{} runs", runs.len());
+    assert!((1..771).contains(&runs.len()), "{} runs", runs.len());
     let message = format!(
-        "terrace: interrupted: {} of 514 runs were finished",
+        "terrace: interrupted: {} of 771 runs were finished",
         runs.len()
     );
     assert!(rest.contains(&message), "{message}\n{rest:?}");

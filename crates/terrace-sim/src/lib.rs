@@ -33,7 +33,7 @@ pub use scenario::{
     Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
     quantity,
 };
-pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult};
+pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult, Way};
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
-pub use simulation::{Options, Output, RunError, Simulation};
+pub use simulation::{Options, Output, Profiles, RunError, Simulation};
 pub use workload::kinds;

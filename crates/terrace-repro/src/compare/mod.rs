@@ -4,6 +4,8 @@
 //! VM's slowdown against the run in which every VM is `all-fast`. Results come in the order of the
 //! plan, whatever the order in which runs end. It leaves to others: a run itself ([`terrace_sim::Simulation`]).
 
+mod way;
+
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -114,17 +116,23 @@ pub struct Finished {
 }
 
 impl Plan {
-    /// The scenario as it is.
-    #[must_use]
-    pub fn single(scenario: &Scenario) -> Self {
+    /// The scenario as it is, or under another policy.
+    ///
+    /// # Errors
+    /// If the policy is unknown, or does not suit the scenario.
+    pub fn single(scenario: &Scenario, policy: Option<&str>) -> Result<Self, RunError> {
+        let variant = match policy {
+            Some(name) => named(scenario, name)?,
+            None => (None, scenario.clone()),
+        };
         let mut plan = Self { jobs: Vec::new() };
-        plan.add(scenario, vec![(None, scenario.clone())], None);
-        plan
+        plan.add(scenario, vec![variant], None);
+        Ok(plan)
     }
 
     /// The scenario under each policy, for each size of the first tier. A policy replaces those of all VMs; a size
     /// replaces those of all VMs, and their last tier makes up for the difference, so that their memory stays what it
-    /// is. The machine's memory beyond the VMs stays too.
+    /// is. The machine's memory beyond the VMs stays too. With `first-touch`, `static-best` is run too.
     ///
     /// # Errors
     /// If a policy is unknown, or a size does not suit the scenario.
@@ -133,11 +141,13 @@ impl Plan {
         policies: &[String],
         sweep: Option<&FastSweep>,
     ) -> Result<Self, RunError> {
+        let [first_touch, best] = way::ENDS;
+        let has = |name: &str| policies.iter().any(|policy| policy == name);
+        let bound = (has(first_touch) && !has(best)).then(|| best.to_owned());
         let variants = |scenario: &Scenario| {
-            let named = policies.iter();
-            let named = named.map(|p| Ok((Some(p.clone()), scenario.with_policy(p)?)));
-            let named = named.collect::<Result<Vec<_>, Fault>>();
-            named.map_err(|fault| RunError(fault.to_string()))
+            let all = policies.iter().chain(&bound);
+            all.map(|policy| named(scenario, policy))
+                .collect::<Result<Vec<_>, _>>()
         };
         let mut plan = Self { jobs: Vec::new() };
         let Some(sweep) = sweep else {
@@ -236,7 +246,7 @@ impl Plan {
                     .map(|output| output.result.clone())
             })
             .collect();
-        let mut runs = Vec::new();
+        let mut runs: Vec<(usize, Output)> = Vec::new();
         for ((job, output), reference) in self.jobs.iter().zip(outputs).zip(references) {
             let Some(mut output) = output.filter(|_| job.wanted) else {
                 continue;
@@ -249,13 +259,24 @@ impl Plan {
             if let Some(reference) = reference {
                 compare_vms(&job.scenario, result, &reference);
             }
-            runs.push(output);
+            runs.push((job.reference, output));
+        }
+        for same in runs.chunk_by_mut(|(a, _), (b, _)| a == b) {
+            let results = same.iter_mut().map(|(_, output)| &mut output.result);
+            way::fill_in(&mut results.collect::<Vec<_>>());
         }
         Finished {
-            runs,
+            runs: runs.into_iter().map(|(_, output)| output).collect(),
             wanted: self.wanted(),
         }
     }
+}
+
+/// A scenario under a policy, with the policy's name.
+fn named(scenario: &Scenario, policy: &str) -> Result<(Option<String>, Scenario), RunError> {
+    let variant = scenario.with_policy(policy);
+    let variant = variant.map_err(|fault| RunError(fault.to_string()))?;
+    Ok((Some(policy.into()), variant))
 }
 
 /// Does every job, each on one thread; a job that was not finished before the end was asked for is `None`.
@@ -356,17 +377,29 @@ pub(crate) fn simulate(
     report: &dyn Fn(f64) -> bool,
     watch: &mut dyn FnMut(&mut Simulation),
 ) -> Result<Option<Output>, RunError> {
-    let start = Instant::now();
-    let mut simulation = Simulation::new(scenario, options)?;
-    let mut until = STEP_NS;
-    while simulation.advance(until) {
-        watch(&mut simulation);
-        if !report(simulation.progress()) {
+    let profiles = if scenario.needs_profiles() {
+        let profiled = Options {
+            profile: true,
+            quantum_divisor: options.quantum_divisor,
+            ..Options::default()
+        };
+        let mut all_fast = Simulation::new(&scenario.all_fast(), profiled)?;
+        // The bar stands still: the run itself is still to come.
+        if !to_the_end(&mut all_fast, &|_| report(0.0), &mut |_| {}) {
             return Ok(None);
         }
-        until += STEP_NS;
+        all_fast.profiles()
+    } else {
+        None
+    };
+    let start = Instant::now();
+    let mut simulation = match &profiles {
+        Some(profiles) => Simulation::with_profiles(scenario, options, profiles)?,
+        None => Simulation::new(scenario, options)?,
+    };
+    if !to_the_end(&mut simulation, report, watch) {
+        return Ok(None);
     }
-    watch(&mut simulation);
     let mut result = simulation.result();
     result.wall_s = start.elapsed().as_secs_f64();
     result.accesses_per_wall_s = float(result.accesses) / result.wall_s;
@@ -374,6 +407,24 @@ pub(crate) fn simulate(
         result,
         timeline: simulation.timeline().clone(),
     }))
+}
+
+/// Runs a simulation to its end; returns whether it was not told to stop before.
+fn to_the_end(
+    simulation: &mut Simulation,
+    report: &dyn Fn(f64) -> bool,
+    watch: &mut dyn FnMut(&mut Simulation),
+) -> bool {
+    let mut until = STEP_NS;
+    while simulation.advance(until) {
+        watch(simulation);
+        if !report(simulation.progress()) {
+            return false;
+        }
+        until += STEP_NS;
+    }
+    watch(simulation);
+    true
 }
 
 /// Fills in how each VM compares with the reference: its slowdown (of run times, or of operations per second if the

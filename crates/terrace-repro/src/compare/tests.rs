@@ -155,7 +155,7 @@ fn a_policy_goes_over_those_of_all_vms_and_is_told_as_given() {
 
 #[test]
 fn slowdown_is_of_run_times_or_of_inverse_rates() {
-    let plan = Plan::single(&scenario());
+    let plan = Plan::single(&scenario(), None).unwrap();
     let finished = with_control(1, &AtomicBool::new(false), |control| {
         plan.run_by(control, |job, _| Ok(Some(output(&job.scenario))))
             .unwrap()
@@ -174,7 +174,7 @@ fn slowdown_is_of_run_times_or_of_inverse_rates() {
 #[test]
 fn performance_per_cost_is_slowdown_and_cost_over_the_reference() {
     let finished = |cost: Option<f64>| {
-        let plan = Plan::single(&scenario());
+        let plan = Plan::single(&scenario(), None).unwrap();
         let run = |job: &Job, _: &dyn Fn(f64) -> bool| {
             let mut output = output(&job.scenario);
             if job.wanted {
@@ -264,7 +264,7 @@ fn a_run_that_fails_ends_the_others_and_is_told() {
 
 #[test]
 fn progress_rises_to_the_end() {
-    let plan = Plan::single(&scenario());
+    let plan = Plan::single(&scenario(), None).unwrap();
     let seen = Mutex::new(Vec::new());
     let control = Control {
         threads: NonZeroUsize::MIN,

@@ -100,6 +100,11 @@ pub fn draw(cast: &Cast) -> String {
     if swept {
         head += "<th>sweep</th>";
     }
+    let ways = cast.runs.iter().any(|run| run.result.way.is_some());
+    if ways {
+        let meaning = "the part of the way from first-touch, 0, to static-best, 1, the best placement that stays";
+        head += &format!("<th class=\"n\" title=\"{meaning}\">way</th>");
+    }
     for (name, meaning, _) in COLUMNS {
         head += &format!("<th class=\"n\" title=\"{}\">{name}</th>", escaped(meaning));
     }
@@ -108,7 +113,7 @@ pub fn draw(cast: &Cast) -> String {
         out += "<tbody>\n";
         for run in &cast.runs {
             let vms = run.result.vms.iter().filter(|vm| vm.name == **name);
-            vms.for_each(|vm| out += &row(run, vm, swept));
+            vms.for_each(|vm| out += &row(run, vm, [swept, ways]));
         }
         out += "</tbody>\n";
     }
@@ -129,7 +134,7 @@ pub fn draw(cast: &Cast) -> String {
     out
 }
 
-fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
+fn row(run: &Output, vm: &VmResult, [swept, ways]: [bool; 2]) -> String {
     let guest = vm.guest_policy.as_ref();
     let guest = guest.map_or_else(String::new, |g| format!(" + {g} in the guest"));
     // The run's name of its policy, and what this VM had where that says less.
@@ -144,6 +149,13 @@ fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
     );
     if swept {
         cells += &format!("<td>{}</td>", escaped(&sweep_label(run)));
+    }
+    if ways {
+        let way = run.result.way.and_then(|way| way.0);
+        cells += &format!(
+            "<td class=\"n\">{}</td>",
+            way.map_or(NONE.into(), |way| fixed(way, 2))
+        );
     }
     for (_, _, cell) in COLUMNS {
         cells += &format!("<td class=\"n\">{}</td>", escaped(&cell(vm)));

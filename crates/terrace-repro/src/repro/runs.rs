@@ -158,7 +158,6 @@ impl Run {
                 last.filter(|last| rounds.last().is_none_or(|seen| seen.number < last.number));
             let Some(round) = new.cloned() else { return };
             if self.migrate_all {
-                simulation.tables_to_first_tier(FIRST);
                 simulation.command(if round.promoted_pages > 0 {
                     Command::RoundNow(FIRST)
                 } else {

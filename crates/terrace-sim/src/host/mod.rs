@@ -2,15 +2,15 @@
 //!
 //! Responsible for: the first locations of pages ([`start`]), scans ([`scan`]), moves ([`moves`], [`migration`]), the
 //! processors that do them ([`management`]), the devices that size guests' nodes ([`provision`]), the answers to a
-//! VM's faults ([`placer`]), the bound that knows the future ([`oracle`]), and the account of all that ([`account`]).
+//! VM's faults ([`placer`]), the bounds that no policy can know ([`bounds`]), and the account of all that ([`account`]).
 //! It leaves to others: decisions (the engine's, or a mechanism's).
 
 pub mod account;
+pub mod bounds;
 pub mod device;
 pub mod management;
 pub mod migration;
 pub mod moves;
-pub mod oracle;
 pub mod placer;
 pub mod provision;
 pub mod scan;

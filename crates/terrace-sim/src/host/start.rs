@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_lie_along_with_the_pages_that_they_map_and_within_the_sizes() {
+    fn tables_lie_along_with_their_pages_and_within_the_sizes() {
         let (guest, second) = vm(PageSize::Base);
         let mut second = second.counting_tables();
         // Room for the first block, its leaf table and the three above it, and for half of the second block.

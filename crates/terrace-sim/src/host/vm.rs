@@ -4,7 +4,7 @@ use terrace_pagetable::Scanner;
 use terrace_proto::{PAGE_SIZE, TierId, VmId};
 
 use super::account::Account;
-use super::oracle::Oracle;
+use super::bounds::clairvoyant::Clairvoyant;
 use super::placer::Answers;
 use super::provision::Provisioned;
 use super::schedule::Schedule;
@@ -30,8 +30,8 @@ pub struct Vm {
     pub scanner: Scanner,
     /// The policy by which the engine observes and moves; `None` if the engine does not manage this VM.
     pub stages: Option<terrace_core::policy::Policy>,
-    /// The oracle of the bound that knows the future, if it places the VM's pages.
-    pub oracle: Option<Oracle>,
+    /// The bound that knows each coming window, if it places the VM's pages.
+    pub clairvoyant: Option<Clairvoyant>,
     /// The time in which the load runs.
     pub schedule: Schedule,
     /// The device that sizes the VM's nodes, if one does.
@@ -206,9 +206,10 @@ impl Vm {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         let vcpus: usize = self.vcpus.iter().map(Vcpu::heap_bytes).sum();
-        let oracle = self.oracle.as_ref().map_or(0, Oracle::heap_bytes);
+        let bound = self.clairvoyant.as_ref();
+        let bound = bound.map_or(0, Clairvoyant::heap_bytes);
         let bits = self.space.guest.frames() * 3 / 8;
         let answers = self.answers.heap_bytes();
-        self.space.heap_bytes() + bits + (vcpus + oracle + answers) as u64
+        self.space.heap_bytes() + bits + (vcpus + bound + answers) as u64
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: guest page tables that are real x86-64 tables in simulated guest RAM ([`tables`]), the second
 //! stage ([`second_stage`]), TLBs and two-dimensional walks ([`mmu`], [`walk`]), memory with latency, bandwidth and
-//! queueing ([`tier`]), page-modification logging. It leaves to others: the accesses (a
+//! queueing ([`tier`]), page-modification logging, counts by page ([`profile`]). It leaves to others: the accesses (a
 //! [`crate::base::access::Source`]), the answers to faults ([`faults`]), and all that the host does.
 //!
 //! **Invariant:** the only mark that an access leaves for a table tracker is the A or D bit that a TLB
@@ -16,6 +16,7 @@ pub mod memory_mode;
 pub mod mmu;
 pub mod pml;
 pub mod pmu;
+pub mod profile;
 pub mod progress;
 pub mod quota;
 pub mod second_stage;

@@ -171,6 +171,12 @@ impl SecondStage {
         self.first_data
     }
 
+    /// The first unit that counts as the VM's.
+    #[must_use]
+    pub fn first_counted(&self) -> u32 {
+        self.first_counted
+    }
+
     /// Number of units.
     #[must_use]
     pub fn len(&self) -> u32 {

@@ -5,6 +5,7 @@ use super::lines::Lines;
 use super::memory_mode::MemoryMode;
 use super::pml::Log;
 use super::pmu::Sampling;
+use super::profile::Profile;
 use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
 use super::tables::Guest;
@@ -111,6 +112,8 @@ pub struct Space {
     pub quota: Quota,
     /// The sampling by the processor's counters.
     pub sampling: Sampling,
+    /// Counts of accesses by page, if a bound needs them.
+    pub profile: Option<Box<Profile>>,
     /// The machine's DRAM cache while the VM's vCPUs run, if it has one.
     pub memory_mode: Option<Box<MemoryMode>>,
 }
@@ -130,6 +133,7 @@ impl Space {
             shootdowns: 0,
             quota: Quota::default(),
             sampling: Sampling::default(),
+            profile: None,
             memory_mode: None,
         }
     }
@@ -186,7 +190,8 @@ impl Space {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
-        let seen = self.pml.heap_bytes() + self.sampling.heap_bytes();
+        let profile = self.profile.as_ref().map_or(0, |p| p.heap_bytes());
+        let seen = self.pml.heap_bytes() + self.sampling.heap_bytes() + profile;
         self.guest.heap_bytes() + (small + seen) as u64
     }
 }

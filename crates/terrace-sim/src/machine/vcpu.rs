@@ -184,7 +184,11 @@ impl Vcpu {
         let tier = if space.memory_mode.is_some() {
             self.access_through_dram(space, env, access)
         } else {
-            self.progress.advance(self.prices.access(tier, write));
+            let waited = self.prices.access(tier, write);
+            self.progress.advance(waited);
+            if let Some(profile) = &mut space.profile {
+                profile.access(env, access, tier, waited);
+            }
             let medium = self.last_lines.take(access, tier, env.line[tier]);
             space.count(tier, page, write, medium);
             tier

@@ -43,7 +43,7 @@ impl Mmu {
             Level::Leaf => (Table::GuestLeaf, page),
             _ => (Table::GuestPde, page >> 9),
         };
-        ps += guest_line(space, env, leaf, page, table, number);
+        ps += guest_line(space, env, leaf, page, table, number, self.overlap);
         let mut entry = space.guest.entry(leaf, page);
         let mut waits = 0;
         if Guest::frame_of(entry, page).is_none() {
@@ -102,13 +102,29 @@ impl Mmu {
             if self.guest.pde.find(page >> 9).is_some() {
                 return 0;
             }
-            ps += guest_line(space, env, Level::Pde, page, Table::GuestPde, page >> 9);
+            ps += guest_line(
+                space,
+                env,
+                Level::Pde,
+                page,
+                Table::GuestPde,
+                page >> 9,
+                self.overlap,
+            );
             ps += self.mark_upper(space, env, Level::Pde, page);
             self.guest.pde.push(Cached::new(page >> 9, 0, false));
         }
         if self.guest.pdpte.find(page >> 18).is_none() {
             let giga = page >> 18;
-            ps += guest_line(space, env, Level::Pdpte, page, Table::GuestUpper, giga);
+            ps += guest_line(
+                space,
+                env,
+                Level::Pdpte,
+                page,
+                Table::GuestUpper,
+                giga,
+                self.overlap,
+            );
             ps += self.mark_upper(space, env, Level::Pdpte, page);
             self.guest.pdpte.push(Cached::new(giga, 0, false));
         }
@@ -134,13 +150,13 @@ impl Mmu {
                 ps += env.costs.cached_line;
                 self.host.pdpte.push(Cached::new(frame >> 18, 0, false));
             }
-            return ps + host_line(space, env, Table::HostPde, block);
+            return ps + host_line(space, env, Table::HostPde, block, self.overlap);
         }
         if self.host.pde.find(block).is_none() {
-            ps += host_line(space, env, Table::HostPde, block);
+            ps += host_line(space, env, Table::HostPde, block, self.overlap);
             self.host.pde.push(Cached::new(block, 0, false));
         }
-        ps + host_line(space, env, Table::HostLeaf, frame)
+        ps + host_line(space, env, Table::HostLeaf, frame, self.overlap)
     }
 
     /// Marks a page of the guest's tables as written by the processor.
@@ -198,6 +214,7 @@ fn guest_line(
     page: u32,
     table: Table,
     number: u32,
+    overlap: u64,
 ) -> u64 {
     if space.lines.touch(table, number) {
         return env.costs.cached_line;
@@ -209,15 +226,21 @@ fn guest_line(
     let unit = space.second.unit_of(frame);
     let tier = usize::from(space.second.tier(unit).unwrap_or(0));
     space.traffic[tier].read += env.line[tier];
+    if let Some(profile) = &mut space.profile {
+        profile.table_line(frame, env.read_ps[tier], overlap);
+    }
     env.read_ps[tier]
 }
 
 /// Reads an entry of the second stage, which lies in the host's own memory: the first tier.
 #[inline]
-fn host_line(space: &mut Space, env: &Environment, table: Table, number: u32) -> u64 {
+fn host_line(space: &mut Space, env: &Environment, table: Table, number: u32, overlap: u64) -> u64 {
     if space.lines.touch(table, number) {
         return env.costs.cached_line;
     }
     space.traffic[0].read += LINE;
+    if let Some(profile) = &mut space.profile {
+        profile.host_line(env.read_ps[0], overlap);
+    }
     env.read_ps[0]
 }

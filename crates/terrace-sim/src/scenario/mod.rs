@@ -31,6 +31,7 @@ pub use shortage::Shortage;
 use crate::base::load::Stop;
 use crate::base::side::Side;
 use crate::base::tier::Tier;
+use crate::host::bounds::clairvoyant::By;
 use crate::host::device::Provision;
 use crate::host::start::Initial;
 use crate::mechanisms::Name;
@@ -114,8 +115,10 @@ pub enum HostPolicy {
     AllFast,
     /// Placement of every page in the last tier, as if it had no end.
     AllSlow,
-    /// Placement of each window's most costly pages, which are known beforehand and moved for free.
-    Oracle,
+    /// Placement of the whole run's most costly pages, which are known beforehand; pages stay there.
+    StaticBest,
+    /// Placement of each window's most costly pages, which are known beforehand and moved for free; the name as given.
+    Clairvoyant(String, By),
 }
 
 /// The sharing of the first tier by the host.
@@ -158,12 +161,15 @@ impl HostPolicy {
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Self::Engine(name, _) | Self::Baseline(name, ..) | Self::MemoryMode(name) => name,
+            Self::Engine(name, _)
+            | Self::Baseline(name, ..)
+            | Self::MemoryMode(name)
+            | Self::Clairvoyant(name, _) => name,
             Self::FirstTouch => "first-touch",
             Self::Interleave => "interleave",
             Self::AllFast => "all-fast",
             Self::AllSlow => "all-slow",
-            Self::Oracle => "oracle",
+            Self::StaticBest => "static-best",
         }
         .into()
     }

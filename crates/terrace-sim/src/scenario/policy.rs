@@ -8,6 +8,7 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 use super::HostPolicy;
 use super::error::Fault;
 use crate::base::side::Side;
+use crate::host::bounds::clairvoyant::By;
 use crate::mechanisms::{Name, Tuning};
 
 /// Policies without an engine: name, description, and value.
@@ -33,10 +34,19 @@ const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
         HostPolicy::AllSlow,
     ),
     (
-        "oracle",
-        "each window's most costly pages, known beforehand and placed for free",
-        HostPolicy::Oracle,
+        "static-best",
+        "a bound: the whole run's most costly pages and page tables, known beforehand and placed once",
+        HostPolicy::StaticBest,
     ),
+];
+
+/// The bound that knows each window: its names, the second from before it had the first, and its description.
+const CLAIRVOYANT: [(&str, &str); 2] = [
+    (
+        "clairvoyant",
+        "a bound: each window's most costly pages and page tables, known beforehand and prefetched for free",
+    ),
+    ("oracle", "another name of clairvoyant"),
 ];
 
 /// The hardware that needs no policy: name and description.
@@ -89,6 +99,7 @@ pub fn descriptions() -> Vec<Description> {
         [MEMORY_MODE]
             .into_iter()
             .chain(unmanaged)
+            .chain(CLAIRVOYANT)
             .map(|(name, what)| Description {
                 name: name.into(),
                 stages: Vec::new(),
@@ -102,7 +113,11 @@ pub fn descriptions() -> Vec<Description> {
 #[must_use]
 pub fn is_unmanaged(name: &str) -> bool {
     let bare = name.split_once('@').map_or(name, |(bare, _)| bare);
-    is_memory_mode(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
+    is_memory_mode(bare) || is_clairvoyant(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
+}
+
+fn is_clairvoyant(name: &str) -> bool {
+    CLAIRVOYANT.iter().any(|(known, _)| *known == name)
 }
 
 /// Whether the name is that of memory mode, which is hardware on either side.
@@ -146,6 +161,7 @@ pub(super) struct RawTable {
     #[serde(rename = "where")]
     side: Option<String>,
     period: Option<u64>,
+    by: Option<By>,
     epoch_ms: Option<u32>,
     tau_split: Option<u32>,
 }
@@ -189,6 +205,9 @@ impl RawPolicy {
             &raw.moves,
         ];
         let mechanism = tuned(&raw, baseline(&raw.base), path)?;
+        if let Some(bound) = bound(&raw, side, path)? {
+            return Ok(bound);
+        }
         if mechanism.is_some() || is_memory_mode(&raw.base) {
             if own.iter().any(|stage| stage.is_some()) {
                 let what = format!(
@@ -227,7 +246,7 @@ impl RawPolicy {
         })?;
         if resolved.observe == Observe::None {
             let what = "nothing is observed, so there is nothing to simulate: set observe, or name \
-                        first-touch, interleave, all-fast, all-slow or oracle alone";
+                        first-touch, interleave, all-fast, all-slow, static-best or clairvoyant alone";
             return Err(Fault::new(path, what));
         }
         if Registry::Simulator.lacks(&resolved).is_some() {
@@ -241,6 +260,33 @@ impl RawPolicy {
         }
         Ok(HostPolicy::Engine(name, choice))
     }
+}
+
+/// The bound that knows each window, if the table names it.
+fn bound(raw: &RawTable, side: Option<Side>, path: &str) -> Result<Option<HostPolicy>, Fault> {
+    if !is_clairvoyant(&raw.base) {
+        if raw.by.is_some() {
+            let what = "belongs to base = \"clairvoyant\" alone: leave it out";
+            return Err(Fault::new(format!("{path}.by"), what));
+        }
+        return Ok(None);
+    }
+    let stages = [
+        &raw.observe,
+        &raw.estimate,
+        &raw.share,
+        &raw.place,
+        &raw.moves,
+    ];
+    if stages.iter().any(|stage| stage.is_some()) {
+        let what = "a bound has no stages that can be replaced: leave the other keys out";
+        return Err(Fault::new(path, what));
+    }
+    no_engine_in_guests(side, &format!("{path}.where"))?;
+    Ok(Some(HostPolicy::Clairvoyant(
+        label(raw),
+        raw.by.unwrap_or_default(),
+    )))
 }
 
 /// A mechanism with the parameters that the table sets: only `hyperplace` has any.
@@ -280,6 +326,9 @@ fn label(raw: &RawTable) -> String {
     if let Some(at) = &raw.side {
         label += &format!("@{at}");
     }
+    if raw.by == Some(By::Latency) {
+        label += " by=latency";
+    }
     let given = [
         ("period", raw.period),
         ("epoch_ms", raw.epoch_ms.map(u64::from)),
@@ -307,6 +356,9 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
         return Ok(HostPolicy::MemoryMode(text.into()));
     }
     no_engine_in_guests(side, path)?;
+    if is_clairvoyant(name) {
+        return Ok(HostPolicy::Clairvoyant(text.into(), By::default()));
+    }
     if let Some((.., policy)) = UNMANAGED.iter().find(|(n, ..)| *n == name) {
         return Ok(policy.clone());
     }
@@ -322,6 +374,7 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
                 .chain(baselines)
                 .chain([MEMORY_MODE.0])
                 .chain(UNMANAGED.map(|(name, ..)| name))
+                .chain(CLAIRVOYANT.map(|(name, _)| name))
                 .collect();
             let what = format!(
                 "there is no policy \"{name}\": allowed is {}",

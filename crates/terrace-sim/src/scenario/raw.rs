@@ -316,7 +316,8 @@ fn one_owner(policy: &HostPolicy, guest: Option<Name>, path: &str) -> Result<(),
         HostPolicy::Engine(..)
             | HostPolicy::Baseline(..)
             | HostPolicy::MemoryMode(_)
-            | HostPolicy::Oracle
+            | HostPolicy::StaticBest
+            | HostPolicy::Clairvoyant(..)
     );
     let Some(guest) = guest.filter(|_| placed) else {
         return Ok(());

@@ -65,6 +65,13 @@ impl Scenario {
         Ok(())
     }
 
+    /// Whether a run needs the profiles of one with all memory fast ([`crate::Simulation::with_profiles`]).
+    #[must_use]
+    pub fn needs_profiles(&self) -> bool {
+        let mut policies = self.vms.iter().map(|vm| &vm.policy);
+        policies.any(|policy| *policy == HostPolicy::StaticBest)
+    }
+
     /// Checks the conditions that mechanisms of other systems set for a VM.
     pub(crate) fn check_baselines(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {

@@ -23,9 +23,10 @@ use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 use crate::base::load::Stop;
 use crate::base::number::float;
 use crate::base::tier::Tier;
+use crate::host::bounds::clairvoyant::{self, Clairvoyant};
+use crate::host::bounds::profiled::WholeRun;
 use crate::host::management::Management;
 use crate::host::moves::position;
-use crate::host::oracle::{self, Oracle};
 use crate::host::vm::Vm;
 use crate::host::{placer, provision};
 use crate::machine::tier::Traffic;
@@ -49,7 +50,13 @@ pub struct Options {
     pub heat_cells: usize,
     /// Divisor of a quantum: 1, or 2 to see the effect of a shorter quantum.
     pub quantum_divisor: Option<u64>,
+    /// Whether accesses are counted by page, for [`Simulation::profiles`].
+    pub profile: bool,
 }
+
+/// Counts of every VM's accesses by page, from a run with all memory fast: what `static-best` places by.
+#[derive(Clone, Debug)]
+pub struct Profiles(pub(crate) Vec<WholeRun>);
 
 /// A scenario that cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +96,27 @@ impl Simulation {
     /// # Errors
     /// If something does not fit, or a file cannot be read.
     pub fn new(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
-        Self::start(scenario, options, false)
+        Self::start(scenario, options, false, None)
+    }
+
+    /// Sets the machine up with the profiles of a run of [`Scenario::all_fast`], which [`Simulation::new`] would make
+    /// first if the scenario needs them ([`Scenario::needs_profiles`]).
+    ///
+    /// # Errors
+    /// As [`Simulation::new`].
+    pub fn with_profiles(
+        scenario: &Scenario,
+        options: Options,
+        profiles: &Profiles,
+    ) -> Result<Self, RunError> {
+        Self::start(scenario, options, false, Some(profiles))
+    }
+
+    /// The counts so far of every VM's accesses by page. `None` unless [`Options::profile`] was set.
+    #[must_use]
+    pub fn profiles(&self) -> Option<Profiles> {
+        let runs = self.vms.iter().map(WholeRun::of);
+        runs.collect::<Option<_>>().map(Profiles)
     }
 
     /// Sets the machine up for [`Simulation::take_log`]: every page is re-armed in every window, and all events and
@@ -98,15 +125,42 @@ impl Simulation {
     /// # Errors
     /// As [`Simulation::new`].
     pub fn recorded(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
-        Self::start(scenario, options, true)
+        Self::start(scenario, options, true, None)
     }
 
-    fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
+    fn start(
+        scenario: &Scenario,
+        options: Options,
+        recorded: bool,
+        profiles: Option<&Profiles>,
+    ) -> Result<Self, RunError> {
         let mut simulation = setup::simulation(scenario, options, recorded)?;
+        if scenario.needs_profiles() {
+            let own = match profiles {
+                Some(_) => None,
+                None => Some(Self::profiled(scenario, options)?),
+            };
+            if let Some(profiles) = profiles.or(own.as_ref()) {
+                setup::place_profiled(&mut simulation, profiles);
+            }
+        }
         simulation.tell_engine(Vec::new());
         // If the engine has no VM, state does not grow, and is not counted again.
         simulation.count_state();
         Ok(simulation)
+    }
+
+    /// Runs the scenario with all memory fast, for its profiles.
+    fn profiled(scenario: &Scenario, options: Options) -> Result<Profiles, RunError> {
+        let options = Options {
+            profile: true,
+            quantum_divisor: options.quantum_divisor,
+            ..Options::default()
+        };
+        let mut simulation = Self::new(&scenario.all_fast(), options)?;
+        while simulation.advance(u64::MAX) {}
+        let profiles = simulation.profiles();
+        profiles.ok_or_else(|| RunError("the run with all memory fast counted no pages".into()))
     }
 
     /// Takes the events and actions of the engine since the last call.
@@ -142,8 +196,9 @@ impl Simulation {
         let env = self.machine.environment(end, self.now().0);
         let mut free = self.machine.free(&self.vms);
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
+        let tiers = &self.scenario.machine.tiers;
+        clairvoyant::place_windows(&mut self.vms, tiers, self.clock.ps(), env.now_ns);
         for (number, vm) in self.vms.iter_mut().enumerate() {
-            oracle::place_window(vm, self.clock.ps(), env.now_ns);
             self.machine.run(number, vm, &mut free, &env);
         }
         free = self.machine.free(&self.vms);
@@ -273,16 +328,6 @@ impl Simulation {
         self.hear(Event::Command(command));
     }
 
-    /// Puts a VM's guest page tables into the first tier, at once and for free: the policy moves the pages that
-    /// programs map, and tables are a 512th of that.
-    pub fn tables_to_first_tier(&mut self, vm: VmId) {
-        if let Some(vm) = self.vms.get_mut(position(vm)) {
-            for unit in 0..vm.space.second.tables() {
-                vm.space.second.put(unit, Some(0));
-            }
-        }
-    }
-
     /// Number of a VM's exits so far without those by which the host flushes translations; of the full-size machine.
     #[must_use]
     pub fn exits_without_flushes(&self, vm: VmId) -> u64 {
@@ -334,6 +379,7 @@ impl Simulation {
             state_bytes_per_page: float(self.state.0) / float(pages.max(1)),
             sim_state_bytes_per_page: float(self.state.1) / float(pages.max(1)),
             sweep: None,
+            way: None,
             vms: vms.map(|(vm, spec)| self.vm_result(vm, spec)).collect(),
         }
     }
@@ -356,7 +402,10 @@ impl Simulation {
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         let rounds = match &spec.policy {
             HostPolicy::Engine(..) => self.rounds[position(vm.id)],
-            HostPolicy::Oracle => vm.oracle.as_ref().map_or(0, Oracle::windows),
+            HostPolicy::Clairvoyant(..) => {
+                let bound = vm.clairvoyant.as_ref();
+                bound.map_or(0, Clairvoyant::windows)
+            }
             _ => vm.answers.rounds(),
         };
         VmResult {

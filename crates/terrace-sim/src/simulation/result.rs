@@ -36,9 +36,18 @@ pub struct RunResult {
     /// The position in a sweep, if the run is part of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
+    /// The part of the way from `first-touch` to `static-best` that the run goes, if both were run with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub way: Option<Way>,
     /// The results of the VMs, in the scenario's order.
     pub vms: Vec<VmResult>,
 }
+
+/// A part of the way from `first-touch`, 0, to `static-best`, 1: less if a run is slower than the first, more if it is
+/// faster than the second, which places every page only once. `None` if the two are within 1 % of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Way(pub Option<f64>);
 
 /// One value of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -15,7 +15,7 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::recorder::Recorder;
 use super::timeline::{Timeline, VmTimeline};
-use super::{Options, RunError, Simulation, sizes};
+use super::{Options, Profiles, RunError, Simulation, sizes};
 use crate::base::access::Access;
 use crate::base::load::{Context, Stop};
 use crate::base::number::{float, to_usize, whole};
@@ -23,8 +23,9 @@ use crate::base::side::Side;
 use crate::base::tier::Tier;
 use crate::guest::reclaim::Reclaim;
 use crate::host::account::Account;
+use crate::host::bounds::clairvoyant::Clairvoyant;
+use crate::host::bounds::profiled;
 use crate::host::management::Management;
-use crate::host::oracle::Oracle;
 use crate::host::placer::Answers;
 use crate::host::provision::Provisioned;
 use crate::host::schedule::{Begins, Schedule};
@@ -239,11 +240,7 @@ fn vm(
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     if let Some(device) = &provision {
-        let tables = match spec.initial.tables {
-            Tables::Along => u64::from(space.guest.table_frames()),
-            Tables::First | Tables::Slow => 0,
-        };
-        fit = device.fit(space.guest.pages() + tables);
+        fit = device.fit(space.guest.pages() + counted_tables(spec, &space));
     }
     let tables = spec.initial.tables;
     start::back(&space.guest, &mut space.second, deal(spec), tables, &fit);
@@ -256,10 +253,13 @@ fn vm(
         answers.placer = Some(Box::new(attached));
     }
     let window_ps = window_ms * 1_000_000 / scale * PS;
-    let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
-        let units = space.second.len();
-        Oracle::new(units, fit.clone(), &scenario.machine.tiers, window_ps)
-    });
+    let clairvoyant = match &spec.policy {
+        HostPolicy::Clairvoyant(_, by) => Some(Clairvoyant::new(*by, fit.clone(), window_ps)),
+        _ => None,
+    };
+    if options.profile || clairvoyant.is_some() {
+        space.profile = Some(profiled::empty(&space));
+    }
     let mut scanner = Scanner::new(space.guest.frames());
     // Simulated guests are of a kernel that keeps D's copy in bit 58.
     scanner.tell_writes(true);
@@ -275,7 +275,7 @@ fn vm(
         answers,
         scanner,
         stages,
-        oracle,
+        clairvoyant,
         schedule: Schedule::new(begins, duration),
         account: Account::default(),
         balloon: spec.shortage.balloon.clone(),
@@ -287,6 +287,33 @@ fn vm(
     })
 }
 
+/// Places the pages of the VMs under `static-best`.
+pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
+    let scale = simulation.scenario.machine.scale;
+    let specs = simulation.scenario.vms.iter().zip(&profiles.0);
+    let mut placed = Vec::new();
+    for (vm, (spec, run)) in simulation.vms.iter_mut().zip(specs) {
+        if spec.policy == HostPolicy::StaticBest {
+            let fit = match &vm.provision {
+                Some(device) => {
+                    device.fit(vm.space.guest.pages() + counted_tables(spec, &vm.space))
+                }
+                None => fit(spec, scale),
+            };
+            placed.push((vm, run, fit));
+        }
+    }
+    profiled::place(&mut placed, &simulation.scenario.machine.tiers);
+}
+
+/// Pages of the guest's tables that count within the VM's sizes.
+fn counted_tables(spec: &scenario::Vm, space: &Space) -> u64 {
+    match spec.initial.tables {
+        Tables::Along => u64::from(space.guest.table_frames()),
+        Tables::First | Tables::Slow => 0,
+    }
+}
+
 /// The way in which a VM's pages are dealt to the tiers at first.
 fn deal(spec: &scenario::Vm) -> Deal {
     match spec.policy {
@@ -296,7 +323,8 @@ fn deal(spec: &scenario::Vm) -> Deal {
         HostPolicy::Engine(..)
         | HostPolicy::Baseline(..)
         | HostPolicy::FirstTouch
-        | HostPolicy::Oracle => Deal::InOrder(spec.initial.start),
+        | HostPolicy::StaticBest
+        | HostPolicy::Clairvoyant(..) => Deal::InOrder(spec.initial.start),
     }
 }
 

@@ -47,10 +47,7 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
             output,
         } => {
             let scenario = load(file, output)?;
-            let plan = match policy {
-                Some(policy) => Plan::compare(&scenario, std::slice::from_ref(policy), None)?,
-                None => Plan::single(&scenario),
-            };
+            let plan = Plan::single(&scenario, policy.as_deref())?;
             carry_out(&scenario, &plan, None, output, |runs| {
                 serde_json::to_string_pretty(&runs.first())
             })

@@ -41,6 +41,10 @@ pub fn text(runs: &[&RunResult]) -> String {
         "ROUNDS",
     ]);
     let sweeps = runs.iter().any(|run| run.sweep.is_some());
+    let ways = runs.iter().any(|run| run.way.is_some());
+    if ways {
+        header.insert(5, "WAY");
+    }
     if sweeps {
         header.insert(1, "FAST");
     }
@@ -54,6 +58,9 @@ pub fn text(runs: &[&RunResult]) -> String {
     for run in runs {
         for vm in &run.vms {
             let mut cells = row(vm);
+            if ways {
+                cells.insert(5, way(run));
+            }
             if sweeps {
                 cells.insert(1, swept(run).unwrap_or_else(|| "-".into()));
             }
@@ -72,6 +79,12 @@ pub fn text(runs: &[&RunResult]) -> String {
     out + &notes(runs)
 }
 
+/// The part of the way from first-touch to static-best that a run goes.
+fn way(run: &RunResult) -> String {
+    let way = run.way.and_then(|way| way.0);
+    way.map_or("-".into(), |way| format!("{way:.2}"))
+}
+
 /// Warnings about the figures.
 fn notes(runs: &[&RunResult]) -> String {
     let vms = || runs.iter().flat_map(|run| &run.vms);
@@ -80,6 +93,9 @@ fn notes(runs: &[&RunResult]) -> String {
     let mut out = String::new();
     if !amiss.is_empty() {
         out += &format!("\n{}\n", amiss.join("\n"));
+    }
+    if runs.iter().any(|run| run.way.is_some()) {
+        out += "\nWAY: the part of the way from first-touch (0) to static-best (1), the best placement that stays.\n";
     }
     if vms().any(too_few) {
         out += &format!(

@@ -1,0 +1,131 @@
+//! The run time of VMs under a placement, estimated: the machine's tiers, with accesses that flow instead of being
+//! made one by one.
+
+use crate::base::number::{float, whole};
+use crate::base::tier::Tier;
+use crate::machine::profile::Totals;
+use crate::machine::tier::{Load, Traffic};
+use crate::machine::{PS, TIERS};
+
+/// Length of a step, ns.
+const STEP_NS: f64 = 50_000.0;
+
+/// Number of steps, after which the tiers' loads no longer change.
+const STEPS: u32 = 200;
+
+/// The demand of a VM on memory, per access to its data.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Number of vCPUs.
+    vcpus: f64,
+    /// Time of a vCPU beside waiting for data and for page tables, ns.
+    other_ns: f64,
+    /// Misses to data that overlap.
+    parallelism: f64,
+    /// Reads of tables that overlap.
+    walkers: f64,
+    /// Lines of the second stage's tables, which lie in the first tier.
+    host_lines: f64,
+    /// Bytes that the access reads from each tier's medium if it goes there.
+    read_bytes: [f64; TIERS],
+    /// Bytes that a write writes to each tier's medium if it goes there.
+    written_bytes: [f64; TIERS],
+}
+
+/// The use of each tier by a VM under a placement, per access to its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// Reads.
+    pub reads: [f64; TIERS],
+    /// Writes.
+    pub writes: [f64; TIERS],
+    /// Lines of the guest's tables.
+    pub lines: [f64; TIERS],
+}
+
+impl Demand {
+    /// The demand that was measured while `vcpus` spent `vcpu_ps` in all. `None` if no access was made.
+    #[must_use]
+    pub fn measured(totals: &Totals, vcpus: usize, vcpu_ps: u64) -> Option<Self> {
+        let accesses = totals.data[0] + totals.data[1];
+        if accesses == 0 {
+            return None;
+        }
+        let part = |a: u64, b: u64| float(a) / float(b.max(1));
+        let other = vcpu_ps.saturating_sub(totals.waited_ps + totals.walked_ps);
+        Some(Self {
+            vcpus: float(vcpus as u64),
+            other_ns: part(other, accesses) / float(PS),
+            parallelism: part(totals.latency_ps, totals.waited_ps).max(1.0),
+            walkers: part(totals.walk_latency_ps, totals.walked_ps).max(1.0),
+            host_lines: part(totals.host_lines, accesses),
+            read_bytes: totals.traffic.map(|medium| part(medium.read, accesses)),
+            written_bytes: totals.traffic.map(|m| part(m.written, totals.data[1])),
+        })
+    }
+
+    /// Misses to data that overlap, and reads of tables that do.
+    #[must_use]
+    pub fn overlaps(&self) -> [f64; 2] {
+        [self.parallelism, self.walkers]
+    }
+
+    /// Time of a vCPU for one access, ns.
+    fn access_ns(&self, shares: &Shares, loads: &[Load]) -> f64 {
+        let mut ns = self.other_ns;
+        for (tier, load) in loads.iter().enumerate() {
+            let [read, write] = [load.read_ps(), load.write_ps()].map(|ps| float(ps) / float(PS));
+            let data = shares.reads[tier] * read + shares.writes[tier] * write;
+            ns += data / self.parallelism + self.lines(shares, tier) * read / self.walkers;
+        }
+        ns
+    }
+
+    /// Lines of either stage's tables in a tier.
+    fn lines(&self, shares: &Shares, tier: usize) -> f64 {
+        let host = if tier == 0 { self.host_lines } else { 0.0 };
+        shares.lines[tier] + host
+    }
+
+    /// Traffic of so many accesses on a tier.
+    fn traffic(&self, shares: &Shares, tier: usize, line: u64, accesses: f64) -> Traffic {
+        let data = shares.reads[tier] + shares.writes[tier];
+        let read = data * self.read_bytes[tier] + self.lines(shares, tier) * float(line);
+        Traffic {
+            read: whole(read * accesses),
+            written: whole(shares.writes[tier] * self.written_bytes[tier] * accesses),
+        }
+    }
+}
+
+/// Time of a vCPU for one access of each VM, ns, once the tiers' loads have settled.
+#[must_use]
+pub fn access_ns(tiers: &[Tier], vms: &[(Demand, Shares)]) -> Vec<f64> {
+    let mut loads: Vec<Load> = tiers.iter().map(Load::new).collect();
+    let each = |loads: &[Load]| -> Vec<f64> {
+        let ns = vms
+            .iter()
+            .map(|(demand, shares)| demand.access_ns(shares, loads));
+        ns.collect()
+    };
+    for _ in 0..STEPS {
+        let access_ns = each(&loads);
+        let (mut accesses, mut vcpus) = (0.0, 0.0);
+        let mut traffic = [Traffic::default(); TIERS];
+        for ((demand, shares), ns) in vms.iter().zip(&access_ns) {
+            let made = STEP_NS * demand.vcpus / ns.max(1e-3);
+            accesses += made;
+            vcpus += demand.vcpus;
+            for (at, tier) in tiers.iter().enumerate() {
+                let more = demand.traffic(shares, at, tier.line, made);
+                traffic[at].read += more.read;
+                traffic[at].written += more.written;
+            }
+        }
+        let mean_ns = STEP_NS * vcpus / accesses.max(1.0);
+        for (load, traffic) in loads.iter_mut().zip(traffic) {
+            load.add_traffic(STEP_NS, traffic, mean_ns);
+        }
+    }
+    each(&loads)
+}
