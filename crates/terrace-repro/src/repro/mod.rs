@@ -1,9 +1,9 @@
 //! The papers' figures beside the simulator's: `terrace sim repro`.
 //!
-//! Responsible for: which experiments there are ([`experiments`]), the runs that they need (each once,
-//! whoever needs it), the rows that come of them ([`row`], [`order`]), whether the figures in their reasons
-//! still hold ([`check`]), and how they are written ([`render`]). It leaves to others: running ([`terrace_sim::Simulation`]), doing many runs at a time ([`crate::compare`]), the
-//! command line and the terminal.
+//! Responsible for: which experiments there are ([`experiments`]), the runs that they need (each once, whoever needs
+//! it), the rows that come of them ([`row`], [`order`]), whether the figures in their reasons still hold ([`check`]), and
+//! how they are written ([`render`]). It leaves to others: running ([`terrace_sim::Simulation`]), doing many runs at a
+//! time ([`crate::compare`]), the command line and the terminal.
 //!
 //! **No figure of a paper is used to set anything**, apart from the inputs that an experiment names. A
 //! program's compute time may come from one column, "all on slow memory", which is then an input

@@ -64,7 +64,9 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
 
 /// Prints what became of the figures in the reasons; the exit code says whether all of them hold.
 fn end_check(report: &CheckReport, quiet: bool) -> Result<ExitCode> {
-    if !quiet && !report.checked.is_empty() {
+    if report.wanted == 0 {
+        println!("the reasons have no figures to check");
+    } else if !quiet && !report.checked.is_empty() {
         print!("{}", check_text(report));
     }
     let (finished, wanted) = (report.checked.len(), report.wanted);

@@ -208,7 +208,7 @@ pub const FIGURE_2B: Experiment = Experiment {
                 Figure {
                     name: "computing",
                     what: "429.mcf-like with 110 ns of computing, EPT scanner, 200 ms: slowdown, %",
-                    value: "21.6",
+                    value: "21.1",
                     runs: |load| {
                         let keys = format!("{}, compute_ns = 110.0", PROGRAMS[0].1);
                         tracked(load, &keys, "observe = \"ept-scan\"")

@@ -262,7 +262,7 @@ const WHY_FIGURE_4: &[Why] = &[
         figures: &[Figure {
             name: "one",
             what: "graph500: vTMM faster than with hot from 1 visit, %",
-            value: "11",
+            value: "11.5",
             runs: |load| {
                 let base = program(load, FIGURE_4_PROGRAMS[0].1);
                 let mut one = run("one".into(), &base, OTHERS[1].1);
