@@ -58,6 +58,7 @@ fn test_stages(long: bool) -> Vec<Stage> {
     ];
     if long {
         stages.push(Stage::new("long tests", long_tests));
+        stages.push(cargo_stage("figures of docs/repro.md", CHECK_FIGURES));
         stages.push(Stage::new("mutations", || {
             mutations::run(&mutations::Arguments::default())
         }));
@@ -70,6 +71,18 @@ fn test_stages(long: bool) -> Vec<Stage> {
     }));
     stages
 }
+
+/// Measures the figures in the reasons of docs/repro.md again.
+const CHECK_FIGURES: &[&str] = &[
+    "run",
+    "--release",
+    "--package",
+    "terrace-cli",
+    "--",
+    "sim",
+    "repro",
+    "--check",
+];
 
 /// Runs the random cases of what faces a guest, a hundred times as many, with full optimisation.
 fn long_tests() -> Result<()> {

@@ -375,6 +375,8 @@ fn an_experiment_of_a_paper_runs_from_anywhere() {
         "vtmm/buffer-full",
         "--scale",
         "1024",
+        "--seeds",
+        "2",
         "--json",
         "out.json",
         "--markdown",
@@ -392,8 +394,24 @@ fn an_experiment_of_a_paper_runs_from_anywhere() {
     assert_eq!(experiment["name"], "buffer-full");
     assert_eq!(experiment["scale"], 1024);
     assert!(experiment["rows"][0]["simulated"].is_f64(), "{experiment}");
+    assert!(experiment["rows"][0]["spread"].is_array(), "{experiment}");
     let page = std::fs::read_to_string(dir.path().join("out.md")).expect("a page");
     assert!(page.contains("## vTMM Buffer full"), "{page}");
+}
+
+#[test]
+fn figures_are_checked_by_themselves_and_with_their_own_seed() {
+    let dir = folder();
+    let check = ["sim", "repro", "vtmm/buffer-full", "--check"];
+    let output = terrace(dir.path(), &check);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        printed(&output).contains("no figures"),
+        "{}",
+        printed(&output)
+    );
+    let seeds = terrace(dir.path(), &[&check[..], &["--seeds", "2"]].concat());
+    assert_eq!(seeds.status.code(), Some(2), "{}", said(&seeds));
 }
 
 #[test]

@@ -71,6 +71,7 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
         &[
             "terrace sim repro --list",
             "terrace sim repro vtmm/figure-4",
+            "terrace sim repro --check vtmm",
         ],
     ),
     (&["sim", "list"], &["terrace sim list"]),

@@ -109,8 +109,12 @@ pub struct Repro {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Run each experiment with so many seeds, one after another from --seed, and print mean, least and most.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "3")]
     pub seeds: NonZeroU32,
+    /// Measure the figures in the experiments' reasons again, instead of the experiments, and compare; exit with 1 if
+    /// one of them differs by more than 1 % and in the digits printed.
+    #[arg(long, conflicts_with_all = ["list", "seed", "seeds", "scale", "json", "markdown"])]
+    pub check: bool,
     /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
     /// faster and coarser.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]

@@ -32,13 +32,34 @@ pub struct Done {
 }
 
 /// One seed of an experiment: its runs by name, as places in the pool.
-type Needs = Vec<(String, Result<usize, String>)>;
+pub(super) type Needs = Vec<(String, Result<usize, String>)>;
 
-struct Pool {
+/// Different runs, each of which is done once.
+#[derive(Default)]
+pub(super) struct Pool {
     runs: Vec<Run>,
 }
 
+/// The result of each run of a pool. `None` if it is not finished.
+pub(super) type Finished = Vec<Option<Result<Measured, String>>>;
+
 impl Pool {
+    /// The positions of some runs in the pool, by their names.
+    pub(super) fn need(&mut self, runs: Vec<Run>) -> Needs {
+        let position = |run: Run| (run.key.clone(), self.add(run));
+        runs.into_iter().map(position).collect()
+    }
+
+    /// Does all runs. One that fails leaves the others alone.
+    pub(super) fn measure(&self, control: &Control) -> Result<Finished, RunError> {
+        each(&self.runs, control, |run, report| {
+            match run.measure(report) {
+                Ok(measured) => Ok(measured.map(Ok)),
+                Err(error) => Ok(Some(Err(error.to_string()))),
+            }
+        })
+    }
+
     /// The position of a run in the pool, to which it is added unless it is there.
     fn add(&mut self, run: Run) -> Result<usize, String> {
         if let Err(why) = &run.scenario {
@@ -61,18 +82,12 @@ pub fn carry_out(
     choice: Choice,
     control: &Control,
 ) -> Result<Done, RunError> {
-    let mut pool = Pool { runs: Vec::new() };
+    let mut pool = Pool::default();
     let mut needs: Vec<(Option<u64>, Vec<Needs>)> = Vec::new();
     for experiment in experiments {
         needs.push(plan(experiment, choice, &mut pool)?);
     }
-    let measured = each(&pool.runs, control, |run, report| {
-        // One run that fails leaves the other experiments alone.
-        match run.measure(report) {
-            Ok(measured) => Ok(measured.map(Ok)),
-            Err(error) => Ok(Some(Err(error.to_string()))),
-        }
-    })?;
+    let measured = pool.measure(control)?;
     let mut outcomes = Vec::new();
     for (experiment, (scale, seeds)) in experiments.iter().zip(needs) {
         let rows: Option<Vec<Vec<Row>>> = seeds
@@ -102,7 +117,7 @@ pub fn different_runs(
     experiments: &[&'static Experiment],
     choice: Choice,
 ) -> Result<usize, RunError> {
-    let mut pool = Pool { runs: Vec::new() };
+    let mut pool = Pool::default();
     for experiment in experiments {
         plan(experiment, choice, &mut pool)?;
     }
@@ -125,9 +140,7 @@ fn plan(
         ) {
             let load = Load::new(file, choice.seed + nth, choice.scale)?;
             scale = Some(load.base().machine.scale);
-            for run in (experiment.runs)(&load) {
-                needs.push((run.key.clone(), pool.add(run)));
-            }
+            needs = pool.need((experiment.runs)(&load));
         }
         seeds.push(needs);
     }
@@ -135,7 +148,7 @@ fn plan(
 }
 
 /// The results of one seed's runs. `None` if one of them is not finished.
-fn results(needs: Needs, measured: &[Option<Result<Measured, String>>]) -> Option<Results> {
+pub(super) fn results(needs: Needs, measured: &Finished) -> Option<Results> {
     let mut by_key = BTreeMap::new();
     for (key, position) in needs {
         let result = match position {

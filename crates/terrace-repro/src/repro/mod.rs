@@ -1,15 +1,17 @@
 //! The papers' figures beside the simulator's: `terrace sim repro`.
 //!
-//! Responsible for: which experiments there are ([`experiments`]), the runs that they need (each once,
-//! whoever needs it), the rows that come of them ([`row`]), and how they are written ([`render`]). It
-//! leaves to others: running ([`terrace_sim::Simulation`]), doing many runs at a time ([`crate::compare`]), the
-//! command line and the terminal.
+//! Responsible for: which experiments there are ([`experiments`]), the runs that they need (each once, whoever needs
+//! it), the rows that come of them ([`row`], [`order`]), whether the figures in their reasons still hold ([`check`]), and
+//! how they are written ([`render`]). It leaves to others: running ([`terrace_sim::Simulation`]), doing many runs at a
+//! time ([`crate::compare`]), the command line and the terminal.
 //!
 //! **No figure of a paper is used to set anything**, apart from the inputs that an experiment names. A
 //! program's compute time may come from one column, "all on slow memory", which is then an input
 //! ([`pace`]).
 
 pub mod carry_out;
+pub mod check;
+pub mod order;
 pub mod pace;
 pub mod render;
 pub mod row;
@@ -73,13 +75,52 @@ pub enum ExperimentKind {
     Waiting(&'static str),
 }
 
-/// The reason why rows are more than 25 % off.
+/// The reason why rows are more than 25 % off, or beyond a bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Why {
     /// Text in the `what` of the rows that the reason is about.
     pub rows: &'static str,
-    /// The reason, as found out by trying.
+    /// The reason, as found out by trying. `{NAME}` stands for the figure of that name.
     pub text: &'static str,
+    /// The measured figures that the reason rests on.
+    pub figures: &'static [Figure],
+}
+
+/// A measured figure of a reason, with the runs that give it again.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// The figure's name in the reason's text.
+    pub name: &'static str,
+    /// The quantity and its unit.
+    pub what: &'static str,
+    /// The figure as the text prints it.
+    pub value: &'static str,
+    /// Makes the figure's runs from the experiment's scenario.
+    pub runs: fn(&Load) -> Vec<Run>,
+    /// Calculates the figure from the runs' results.
+    pub of: fn(&Results) -> Result<f64, String>,
+}
+
+impl Why {
+    /// A reason without figures.
+    #[must_use]
+    pub const fn new(rows: &'static str, text: &'static str) -> Self {
+        Self {
+            rows,
+            text,
+            figures: &[],
+        }
+    }
+
+    /// The text with its figures in place.
+    #[must_use]
+    pub fn filled(&self) -> String {
+        let mut text = self.text.to_owned();
+        for figure in self.figures {
+            text = text.replace(&format!("{{{}}}", figure.name), figure.value);
+        }
+        text
+    }
 }
 
 /// A scenario file that is part of the program.

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, ExperimentKind, Paper};
+use super::{Experiment, ExperimentKind, Paper, Why};
 
-/// A row whose ratio differs from 1 by more than this is far off and needs a reason.
+/// Largest relative difference from a figure of a paper with which a row is near. Bounds have no such margin.
 pub const FAR: f64 = 0.25;
 
 /// A paper's statement about a quantity.
@@ -51,6 +51,9 @@ pub struct Row {
     pub spread: Option<(f64, f64)>,
     /// The simulator's figure over the paper's.
     pub ratio: Option<f64>,
+    /// Whether the simulator could not have had another figure, because of how it is built.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_construction: bool,
     /// The reason why the simulator has no figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
@@ -62,11 +65,11 @@ pub struct Row {
 /// How a row compares with the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Within 25 % of the paper, or within its bound.
+    /// Within 25 % of the paper's figure, or within the paper's bound.
     Near,
     /// Farther off.
     Far,
-    /// Nothing to compare: a prediction, an input, or no run.
+    /// Nothing to compare: a prediction, an input, no run, or a figure that holds by construction.
     Open,
 }
 
@@ -91,11 +94,21 @@ impl Row {
             simulated,
             spread: None,
             ratio: None,
+            by_construction: false,
             missing,
             why: None,
         };
         row.compare();
         row
+    }
+
+    /// The same row, marked as one that could not have come out otherwise.
+    #[must_use]
+    pub fn by_construction(self) -> Self {
+        Self {
+            by_construction: true,
+            ..self
+        }
     }
 
     fn compare(&mut self) {
@@ -109,13 +122,15 @@ impl Row {
         let (Some(paper), Some(simulated)) = (self.paper.value(), self.simulated) else {
             return Standing::Open;
         };
-        // Relative to the paper's size, so that figures below 0 are compared too.
-        let off = (simulated - paper) / paper.abs();
+        if self.by_construction {
+            return Standing::Open;
+        }
         let near = match self.paper {
             Claim::Input(_) | Claim::Nothing => return Standing::Open,
-            Claim::AtMost(_) => off <= FAR,
-            Claim::AtLeast(_) => off >= -FAR,
-            Claim::Is(_) => off.abs() <= FAR,
+            Claim::AtMost(_) => simulated <= paper,
+            Claim::AtLeast(_) => simulated >= paper,
+            // Relative to the paper's size, so that figures below 0 are compared too.
+            Claim::Is(_) => ((simulated - paper) / paper.abs()).abs() <= FAR,
         };
         if near { Standing::Near } else { Standing::Far }
     }
@@ -205,6 +220,14 @@ impl ReproReport {
         let near = near.count();
         (near, near + far.count())
     }
+
+    /// Number of rows that have a figure of the paper to compare with and hold by construction.
+    #[must_use]
+    pub fn by_construction(&self) -> usize {
+        let rows = self.experiments.iter().flat_map(|e| &e.rows);
+        let compared = |row: &&Row| row.by_construction && row.simulated.is_some();
+        rows.filter(compared).count()
+    }
 }
 
 impl Outcome {
@@ -223,7 +246,7 @@ impl Outcome {
                     .why
                     .iter()
                     .find(|why| row.what.contains(why.rows));
-                row.why = why.map(|why| why.text.to_owned());
+                row.why = why.map(Why::filled);
             }
             Some(row)
         });

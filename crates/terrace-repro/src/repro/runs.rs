@@ -6,7 +6,7 @@ use std::path::Path;
 use terrace_proto::snapshot::Round;
 use terrace_proto::{Command, VmId};
 use terrace_sim::{
-    Options, RunError, RunResult, Scenario, Simulation, Stop, Vm, VmResult, number::float,
+    Options, Pace, RunError, RunResult, Scenario, Simulation, Stop, Vm, VmResult, number::float,
 };
 
 use super::File;
@@ -91,6 +91,17 @@ impl Load {
         scenario.vms[0].stop = other.vms[0].stop;
         Ok(scenario)
     }
+}
+
+/// The scenario with so much computing per access in every VM, ns.
+#[must_use]
+pub fn computing(scenario: &Scenario, compute_ns: f64) -> Scenario {
+    let mut scenario = scenario.clone();
+    for vm in &mut scenario.vms {
+        let pace = vm.workload.pace();
+        vm.workload = vm.workload.with_pace(Pace { compute_ns, ..pace });
+    }
+    scenario
 }
 
 impl Run {

@@ -153,6 +153,9 @@ impl Name {
             Self::Raminate => Box::new(raminate::Raminate::new(setup)),
             Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
             Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
+            Self::Hyperplace(tuning) if tuning.literal => {
+                Box::new(hyperplace::literal::Literal::new(setup, tuning))
+            }
             Self::Hyperplace(tuning) => Box::new(hyperplace::Hyperplace::new(setup, tuning)),
         }
     }

@@ -164,6 +164,7 @@ pub(super) struct RawTable {
     by: Option<By>,
     epoch_ms: Option<u32>,
     tau_split: Option<u32>,
+    literal: Option<bool>,
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {
@@ -296,13 +297,20 @@ fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>,
         ("epoch_ms", raw.epoch_ms.map(u64::from), 60_000),
         ("tau_split", raw.tau_split.map(u64::from), 1_000_000),
     ];
+    let is_tuned = matches!(name, Some(Name::Hyperplace(_)));
+    let foreign = |key: &str| {
+        let what = "belongs to base = \"hyperplace\" alone: leave it out";
+        Fault::new(format!("{path}.{key}"), what)
+    };
+    if raw.literal.is_some() && !is_tuned {
+        return Err(foreign("literal"));
+    }
     for (key, value, most) in given {
         let Some(value) = value else { continue };
-        let path = format!("{path}.{key}");
-        if !matches!(name, Some(Name::Hyperplace(_))) {
-            let what = "belongs to base = \"hyperplace\" alone: leave it out";
-            return Err(Fault::new(path, what));
+        if !is_tuned {
+            return Err(foreign(key));
         }
+        let path = format!("{path}.{key}");
         if !(1..=most).contains(&value) {
             return Err(Fault::new(
                 path,
@@ -315,6 +323,7 @@ fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>,
             period: raw.period.unwrap_or(tuning.period),
             epoch_ms: raw.epoch_ms.unwrap_or(tuning.epoch_ms),
             tau_split: raw.tau_split.unwrap_or(tuning.tau_split),
+            literal: raw.literal.unwrap_or(tuning.literal),
         }),
         other => other,
     }))
@@ -338,6 +347,9 @@ fn label(raw: &RawTable) -> String {
         if let Some(value) = value {
             label += &format!(" {key}={value}");
         }
+    }
+    if raw.literal == Some(true) {
+        label += " literal";
     }
     label
 }

@@ -85,6 +85,69 @@ fn hyperplaces_epoch_threshold_and_period_can_be_set() {
     assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
 }
 
+const LITERAL: &str = "{ base = \"hyperplace\", literal = true }";
+
+#[test]
+fn hyperplace_by_the_letter_exchanges_page_for_page() {
+    let vm = Small {
+        policy: LITERAL,
+        more: "",
+        workload: LONGER,
+        scale: 64,
+    }
+    .run();
+    assert_eq!(vm.rounds, 119, "an epoch each 500 ms: {vm:?}");
+    assert!(vm.fast_hit_ratio > 0.7, "{vm:?}");
+    assert_eq!(vm.promoted_pages, vm.demoted_pages, "{vm:?}");
+    assert_eq!(vm.policy, "hyperplace literal");
+}
+
+#[test]
+fn hyperplace_by_the_letter_needs_victims_to_promote() {
+    // Fast memory is empty: nothing could go down in exchange.
+    let vm = run(LITERAL, HOT);
+    assert_eq!((vm.promoted_pages, vm.demoted_pages), (0, 0), "{vm:?}");
+}
+
+#[test]
+fn hyperplace_by_the_letter_never_goes_quiet() {
+    let run = |policy| {
+        let (half, whole) = (
+            run_full(policy, UNIFORM_AT_FIRST),
+            run_full(policy, UNIFORM),
+        );
+        whole.promoted_pages - half.promoted_pages
+    };
+    // Chance ranks a uniform load anew in each epoch.
+    assert!(run(LITERAL) > 10 * run("\"hyperplace\""));
+}
+
+#[test]
+fn hyperplace_that_is_not_literal_is_as_without_the_key() {
+    let run = |policy| {
+        let vm = run(policy, HOT);
+        (
+            vm.promoted_pages,
+            vm.demoted_pages,
+            vm.ops_per_s,
+            vm.vm_exits,
+        )
+    };
+    let off = "{ base = \"hyperplace\", literal = false }";
+    assert_eq!(run(off), run("\"hyperplace\""));
+}
+
+/// A run whose fast memory is full at first.
+fn run_full(policy: &'static str, workload: &'static str) -> VmResult {
+    Small {
+        policy,
+        more: "",
+        workload,
+        scale: 64,
+    }
+    .run()
+}
+
 /// The error of a scenario with that policy.
 fn fault(policy: &str) -> String {
     let text = format!(
@@ -103,6 +166,8 @@ fn what_hyperplace_is_given_has_bounds_and_is_its_alone() {
             let expected = format!("7: vm.policy.{key}: belongs to base = \"hyperplace\" alone");
             assert!(what.contains(&expected), "{what}");
         }
+        let what = fault("{ base = \"memtis\", literal = true }");
+        assert!(what.contains("vm.policy.literal: belongs to"), "{what}");
         for value in ["0", "1000000001"] {
             let what = fault(&format!("{{ base = \"hyperplace\", {key} = {value} }}"));
             let expected = format!("7: vm.policy.{key}: {value} is not within 1 to");

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use terrace_repro::compare::Control;
 use terrace_repro::repro::carry_out::{Choice, carry_out};
+use terrace_repro::repro::check::{CheckReport, Checked, check};
 use terrace_repro::repro::row::{Outcome, ReproReport};
 use terrace_repro::repro::{experiments, named, render as page};
 
@@ -33,16 +34,18 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let cancelled = on_interrupt()?;
     let bar = Bar::new(args.quiet);
+    let control = Control {
+        threads: args.jobs.unwrap_or(processors),
+        on_progress: &|progress| bar.show(progress),
+        cancelled: &cancelled,
+    };
+    if args.check {
+        let report = check(&asked, &control);
+        bar.clear();
+        return end_check(&report?, args.quiet);
+    }
     let start = Instant::now();
-    let done = carry_out(
-        &asked,
-        choice,
-        &Control {
-            threads: args.jobs.unwrap_or(processors),
-            on_progress: &|progress| bar.show(progress),
-            cancelled: &cancelled,
-        },
-    );
+    let done = carry_out(&asked, choice, &control);
     bar.clear();
     let done = done?;
     let finished = done.report.experiments.len();
@@ -57,6 +60,43 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
         done.wanted
     );
     Ok(ExitCode::from(130))
+}
+
+/// Prints what became of the figures in the reasons; the exit code says whether all of them hold.
+fn end_check(report: &CheckReport, quiet: bool) -> Result<ExitCode> {
+    if report.wanted == 0 {
+        println!("the reasons have no figures to check");
+    } else if !quiet && !report.checked.is_empty() {
+        print!("{}", check_text(report));
+    }
+    let (finished, wanted) = (report.checked.len(), report.wanted);
+    if finished < wanted {
+        eprintln!("terrace: interrupted: {finished} of {wanted} figures were measured again");
+        return Ok(ExitCode::from(130));
+    }
+    let differing = report.differing();
+    if differing > 0 {
+        anyhow::bail!(
+            "{differing} of {wanted} figures in the reasons differ from what their runs give now: see above, and change \
+             the experiments in crates/terrace-repro"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The table of checked figures.
+fn check_text(report: &CheckReport) -> String {
+    let row = |checked: &Checked| {
+        vec![
+            checked.experiment.to_owned(),
+            checked.what.to_owned(),
+            checked.text.to_owned(),
+            checked.printed(),
+            if checked.holds() { "" } else { "differs" }.to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = report.checked.iter().map(row).collect();
+    render::table(&["EXPERIMENT", "FIGURE", "TEXT", "NOW", ""], &[2, 3], &rows)
 }
 
 fn write(args: &Repro, report: &ReproReport, runs: usize, wall_s: f64) -> Result<()> {
@@ -114,6 +154,33 @@ mod tests {
     use terrace_repro::repro::Paper;
 
     use super::*;
+
+    fn report_of(now: f64) -> CheckReport {
+        CheckReport {
+            checked: vec![Checked {
+                experiment: "vtmm/table-99",
+                what: "slowdown, %",
+                text: "5.6",
+                now: Ok(now),
+            }],
+            wanted: 1,
+        }
+    }
+
+    #[test]
+    fn a_figure_that_differs_is_marked_and_an_error() {
+        let text = check_text(&report_of(6.1));
+        assert!(text.contains("5.6") && text.contains("6.10"), "{text}");
+        assert!(text.contains("differs"), "{text}");
+        let error = end_check(&report_of(6.1), true).unwrap_err().to_string();
+        assert!(error.contains("1 of 1 figures"), "{error}");
+    }
+
+    #[test]
+    fn figures_that_hold_are_no_error() {
+        assert!(!check_text(&report_of(5.62)).contains("differs"));
+        assert!(end_check(&report_of(5.62), true).is_ok());
+    }
 
     #[test]
     fn a_place_kept_free_says_what_it_waits_for() {

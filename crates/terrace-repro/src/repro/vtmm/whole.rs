@@ -2,9 +2,10 @@
 
 use terrace_sim::Scenario;
 
+use crate::repro::order::{self, System};
 use crate::repro::row::{Claim, Input, Row};
-use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
+use crate::repro::runs::{Load, Results, Run, computing};
+use crate::repro::{Experiment, ExperimentKind, Figure, File, Paper, Why};
 
 /// Length of a run: four rounds.
 const SECONDS: u64 = 240;
@@ -67,12 +68,7 @@ pub const TABLE_2: Experiment = Experiment {
     runs: |load| {
         let mut runs = Vec::new();
         for (name, keys, _) in TABLE_2_PROGRAMS {
-            let base = program(load, keys).map(|mut base| {
-                if name == "redis" {
-                    base.vms[0].vcpus = 1;
-                }
-                base
-            });
+            let base = table_2_program(load, name, keys);
             runs.push(Run::new(
                 format!("{name} fast"),
                 base.clone().map(|b| b.all_fast()),
@@ -82,45 +78,105 @@ pub const TABLE_2: Experiment = Experiment {
         runs
     },
     rows: |results| {
-        let row = |(name, _, percent)| {
-            let slower =
-                results.slower_percent(&format!("{name} autonuma"), &format!("{name} fast"));
-            Row::new(name, "%", Claim::Is(percent), slower)
+        let slower = |name: &str| {
+            results.slower_percent(&format!("{name} autonuma"), &format!("{name} fast"))
         };
-        TABLE_2_PROGRAMS.map(row).into()
+        let row = |(name, _, percent)| Row::new(name, "%", Claim::Is(percent), slower(name));
+        let mut rows: Vec<Row> = TABLE_2_PROGRAMS.map(row).into();
+        let programs =
+            TABLE_2_PROGRAMS.map(|(name, _, percent)| System::new(percent, slower(name)));
+        rows.push(order::row("order of programs", &[programs.into()]));
+        rows
     },
-    why: &[
-        Why {
-            rows: "fotonik3d",
-            text: "DRAM is taken first here, so 8 of 9.8 GB are in it and serve 82 % of the accesses. With all \
-                   memory in PMem the simulated program is slowed down by 579 %, with all of it there at \
-                   first and AutoNUMA on, by 48 % over a minute: the paper's figure asks for a good part \
-                   of it in PMem. How large its program is, and how much of the VM's DRAM was free for it, the \
-                   text does not say.",
-        },
-        Why {
-            rows: "random access",
-            text: "what the program does is not in the text. DRAM is taken first and full, so AutoNUMA finds no \
-                   room, and its hinting faults come on top of what leaving pages alone costs (45 and 36 % in a \
-                   minute). With all memory in PMem our program loses 137 %, with writes alone and no \
-                   computing 179 %: no placement of its pages gives the paper's figure.",
-        },
-        Why {
-            rows: "graph500",
-            text: "with all memory in PMem the simulated program loses 95 %, so no placement of its pages gives \
-                   the paper's figure: the real program waits more for memory than the preset, which has \
-                   breadth-first searches alone, no shortest paths. AutoNUMA promotes nothing, because \
-                   DRAM is full.",
-        },
-        Why {
-            rows: "redis",
-            text: "with DRAM alone, the paper's redis answers 29 thousand requests a second; the preset's \
-                   requests cost memory and 50 ns per access, no network and no more of redis's own work, \
-                   and come more than five times as often. With 500 ns of computing \
-                   per access, which gives about 28 thousand requests a second, the slowdown is 20 %.",
-        },
-    ],
+    why: WHY_TABLE_2,
 };
+
+const WHY_TABLE_2: &[Why] = &[
+    Why {
+        rows: "fotonik3d",
+        text: "DRAM is taken first here, so 8 of 9.8 GB are in it and serve most of the accesses. With all memory in \
+               PMem the simulated program is slowed down by {slow} %: the paper's figure asks for a good part of it in \
+               PMem. How large its program is, and how much of the VM's DRAM was free for it, the text does not say.",
+        figures: &[Figure {
+            name: "slow",
+            what: "649.fotonik3d_s-like, all memory in PMem: slowdown, %",
+            value: "579",
+            runs: |load| bounds(load, TABLE_2_PROGRAMS[0].1),
+            of: |results| results.slower_percent("slow", "fast"),
+        }],
+    },
+    Why {
+        rows: "random access",
+        text: "what the program does is not in the text. DRAM is taken first and full, so AutoNUMA finds no room, and \
+               its hinting faults come on top of what leaving pages alone costs. With all memory in PMem our program \
+               loses {slow} %: no placement of its pages gives the paper's figure.",
+        figures: &[Figure {
+            name: "slow",
+            what: "random access, all memory in PMem: slowdown, %",
+            value: "137",
+            runs: |load| bounds(load, TABLE_2_PROGRAMS[1].1),
+            of: |results| results.slower_percent("slow", "fast"),
+        }],
+    },
+    Why {
+        rows: "graph500",
+        text: "with all memory in PMem the simulated program loses {slow} %, so no placement of its pages gives the \
+               paper's figure: the real program waits more for memory than the preset, which has breadth-first \
+               searches alone, no shortest paths. AutoNUMA promotes nothing, because DRAM is full.",
+        figures: &[Figure {
+            name: "slow",
+            what: "graph500, all memory in PMem: slowdown, %",
+            value: "95",
+            runs: |load| bounds(load, TABLE_2_PROGRAMS[2].1),
+            of: |results| results.slower_percent("slow", "fast"),
+        }],
+    },
+    Why {
+        rows: "redis",
+        text: "the preset's requests cost memory and 50 ns per access, no network and no more of redis's own work, so \
+               that they come several times as often as the paper's. With 500 ns of computing per access the \
+               slowdown is {computing} %.",
+        figures: &[Figure {
+            name: "computing",
+            what: "redis with 500 ns of computing per access, AutoNUMA: slowdown, %",
+            value: "20",
+            runs: |load| {
+                let base = table_2_program(load, "redis", TABLE_2_PROGRAMS[3].1);
+                let base = base.map(|base| computing(&base, 500.0));
+                let fast = base.clone().map(|base| base.all_fast());
+                vec![
+                    Run::new("fast", fast),
+                    run("autonuma".into(), &base, "\"autonuma\""),
+                ]
+            },
+            of: |results| results.slower_percent("autonuma", "fast"),
+        }],
+    },
+    Why::new(
+        "order of programs",
+        "each program is off for a reason of its own, above. In the paper 649.fotonik3d_s loses most; here most of it \
+         is in DRAM, and redis, the largest and without any other work, loses most.",
+    ),
+];
+
+/// A program of table 2.
+fn table_2_program(load: &Load, name: &str, keys: &str) -> Result<Scenario, String> {
+    program(load, keys).map(|mut base| {
+        if name == "redis" {
+            base.vms[0].vcpus = 1;
+        }
+        base
+    })
+}
+
+/// A program with all of its memory in DRAM, and with all of it in PMem.
+fn bounds(load: &Load, keys: &str) -> Vec<Run> {
+    let base = program(load, keys);
+    vec![
+        Run::new("fast", base.clone().map(|base| base.all_fast())),
+        Run::new("slow", base.map(|base| base.all_slow())),
+    ]
+}
 
 /// Programs of figure 4, and by how many % vTMM is faster than with another scanner, a fixed threshold,
 /// Linux's migration, and than AutoNUMA.
@@ -137,6 +193,13 @@ const FIGURE_4_PROGRAMS: [(&str, &str, [f64; 4]); 2] = [
     ),
 ];
 
+/// The system vTMM.
+const VTMM: &str = "\"vtmm-paper\"";
+
+/// vTMM with Linux's migration, in the paper.
+const PM_LINUX: &str = "+PM_Linux";
+const MOVED_BY_LINUX: &str = "{ base = \"vtmm-paper\", move = \"linux\" }";
+
 /// The systems with which vTMM is compared: the paper's name, and the policy.
 const OTHERS: [(&str, &str); 4] = [
     (
@@ -147,7 +210,7 @@ const OTHERS: [(&str, &str); 4] = [
         "+fixed threshold",
         "{ base = \"vtmm-paper\", estimate = \"fixed-threshold\" }",
     ),
-    ("+PM_Linux", "{ base = \"vtmm-paper\", move = \"linux\" }"),
+    (PM_LINUX, MOVED_BY_LINUX),
     ("AutoNUMA", "\"autonuma\""),
 ];
 
@@ -182,40 +245,104 @@ pub const FIGURE_4: Experiment = Experiment {
     ],
     runs: figure_4_runs,
     rows: figure_4_rows,
-    why: &[
-        Why {
-            rows: "+EPT scanner",
-            text: "tracking is on for 5 of 60 s, and never resting it costs graph500 1.0 % with the EPT scanner \
-                   and 0.5 % with vTMM's at this window (figure 2b): a twelfth of the difference is nothing. \
-                   The sequential program's hot pages are hot alike, and the two differ by less than 1 %.",
-        },
-        Why {
-            rows: "graph500: vTMM faster than +fixed threshold",
-            text: "the threshold decides, and the paper's is not in the text: with hot from 1, 2, 4, 7 and 8 \
-                   visits of 8 the program is slowed down by 18, 18, 6.4, 6.0 and 17 %, vTMM's by 5.8 %. So \
-                   vTMM is faster by 0.2 to 11 %; the default, 4, happens to suit.",
-        },
-        Why {
-            rows: "sequential: vTMM faster than +fixed threshold",
-            text: "the simulated program sweeps its hot part several times in each window and nothing else, so \
-                   every hot page has 8 visits and every other none: any threshold tells them apart.",
-        },
-        Why {
-            rows: "graph500: vTMM faster than +PM_Linux",
-            text: "the hot pages of the simulated graph stay the same, so migration matters at the beginning, and \
-                   the longer the run the less: vTMM is faster by 4.1 % in 60 s, 3.6 % in 120 s, 2.5 % in \
-                   240 s. The engine's limit of moves is no cause: without it nothing changes.",
-        },
-        Why {
-            rows: "faster than AutoNUMA",
-            text: "DRAM is taken first and full, so AutoNUMA finds no room and promotes nothing. For graph500, \
-                   all memory in PMem costs 95 % where the paper's AutoNUMA loses 136 % (table 2); for the \
-                   sequential program vTMM itself lags behind, because the hot part changes every 60 s: if it \
-                   never changes, and so is in DRAM from the start, vTMM has 99.9 % of the performance with \
-                   DRAM alone.",
-        },
-    ],
+    why: WHY_FIGURE_4,
 };
+
+const WHY_FIGURE_4: &[Why] = &[
+    Why::new(
+        "+EPT scanner",
+        "tracking is on for 5 of 60 s, and even never resting it costs graph500 little with either scanner at this \
+         window (figure 2b): a twelfth of a small difference is nothing. The sequential program's hot pages are hot \
+         alike, so that what one scanner sees the other sees too.",
+    ),
+    Why {
+        rows: "graph500: vTMM faster than +fixed threshold",
+        text: "the threshold decides, and the paper's is not in the text: with hot from 1 visit of 8 vTMM is faster by \
+               {one} %. The default, 4, happens to suit.",
+        figures: &[Figure {
+            name: "one",
+            what: "graph500: vTMM faster than with hot from 1 visit, %",
+            value: "11.5",
+            runs: |load| {
+                let base = program(load, FIGURE_4_PROGRAMS[0].1);
+                let mut one = run("one".into(), &base, OTHERS[1].1);
+                if let Ok(scenario) = &mut one.scenario {
+                    scenario.engine.fixed_threshold = 1;
+                }
+                vec![run("vtmm".into(), &base, VTMM), one]
+            },
+            of: |results| results.faster_percent("vtmm", "one"),
+        }],
+    },
+    Why::new(
+        "sequential: vTMM faster than +fixed threshold",
+        "the simulated program sweeps its hot part several times in each window and nothing else, so every hot page \
+         has 8 visits and every other none: any threshold tells them apart.",
+    ),
+    Why {
+        rows: "graph500: vTMM faster than +PM_Linux",
+        text: "the hot pages of the simulated graph stay the same, so migration matters at the beginning, and the \
+               longer the run the less: in 60 s, a quarter of this run, vTMM is faster by {short} %. The engine's \
+               limit of moves is no cause: without it nothing changes.",
+        figures: &[Figure {
+            name: "short",
+            what: "graph500 for 60 s: vTMM faster than +PM_Linux, %",
+            value: "4.1",
+            runs: |load| {
+                let base = load.workload(&format!(
+                    "{{ {}, duration = \"60s\" }}",
+                    FIGURE_4_PROGRAMS[0].1
+                ));
+                vec![
+                    run("vtmm".into(), &base, VTMM),
+                    moved_by_linux("linux".into(), &base),
+                ]
+            },
+            of: |results| results.faster_percent("vtmm", "linux"),
+        }],
+    },
+    Why::new(
+        "faster than AutoNUMA",
+        "DRAM is taken first and full, so AutoNUMA finds no room and promotes nothing. For graph500, all memory in PMem \
+         costs less than the paper's AutoNUMA loses (table 2); for the sequential program vTMM itself lags behind, \
+         because the hot part changes every 60 s.",
+    ),
+    Why {
+        rows: "sequential: vTMM's performance",
+        text: "the hot part changes every 60 s here, and vTMM finds it anew with its next round; how often it changes in \
+               the paper, the text does not say. If it never changes, and so is in DRAM from the start, vTMM has \
+               {still} % of the performance with DRAM alone.",
+        figures: &[Figure {
+            name: "still",
+            what: "sequential, the hot part never changes: vTMM's performance, % of that with DRAM alone",
+            value: "99.9",
+            runs: |load| {
+                let keys = format!("{}, period = \"1000s\"", FIGURE_4_PROGRAMS[1].1);
+                let base = program(load, &keys);
+                vec![
+                    Run::new("fast", base.clone().map(|base| base.all_fast())),
+                    run("vtmm".into(), &base, VTMM),
+                ]
+            },
+            of: |results| Ok(results.slowdown("fast", "vtmm")? * 100.0),
+        }],
+    },
+    Why::new(
+        "sequential: order of systems",
+        "the EPT scanner is not behind vTMM's here, and a fixed threshold tells the sequential program's pages apart, so \
+         that it is not behind +PM_Linux: see the two rows above.",
+    ),
+];
+
+/// A run of vTMM whose pages one processor moves one by one.
+fn moved_by_linux(key: String, base: &Result<Scenario, String>) -> Run {
+    let mut run = run(key, base, MOVED_BY_LINUX);
+    if let Ok(scenario) = &mut run.scenario {
+        scenario.machine.management_cpus = 1;
+        scenario.machine.migrate_batch = 1;
+    }
+    run
+}
 
 fn figure_4_runs(load: &Load) -> Vec<Run> {
     let mut runs = Vec::new();
@@ -225,14 +352,13 @@ fn figure_4_runs(load: &Load) -> Vec<Run> {
             format!("{name} fast"),
             base.clone().map(|b| b.all_fast()),
         ));
-        runs.push(run(format!("{name} vtmm"), &base, "\"vtmm-paper\""));
+        runs.push(run(format!("{name} vtmm"), &base, VTMM));
         for (other, policy) in OTHERS {
-            let mut run = run(format!("{name} {other}"), &base, policy);
-            if let (Ok(scenario), "+PM_Linux") = (&mut run.scenario, other) {
-                scenario.machine.management_cpus = 1;
-                scenario.machine.migrate_batch = 1;
-            }
-            runs.push(run);
+            let key = format!("{name} {other}");
+            runs.push(match other {
+                PM_LINUX => moved_by_linux(key, &base),
+                _ => run(key, &base, policy),
+            });
         }
     }
     runs
@@ -258,6 +384,13 @@ fn figure_4_rows(results: &Results) -> Vec<Row> {
             Claim::AtLeast(87.0),
             share,
         ));
+        let ahead =
+            |(other, _): &(&str, &str)| results.faster_percent(&vtmm, &format!("{name} {other}"));
+        let others = OTHERS.iter().zip(faster);
+        let others = others.map(|(other, percent)| System::new(percent, ahead(other)));
+        let systems = [System::new(0.0, results.faster_percent(&vtmm, &vtmm))];
+        let systems = systems.into_iter().chain(others).collect();
+        rows.push(order::row(&format!("{name}: order of systems"), &[systems]));
     }
     rows
 }

@@ -8,6 +8,10 @@
 //! - Rate limit: the agent's budget, 512 MiB a second for both directions, and the speed of one thread.
 //! - Victim: the pages of the coldest ranges. Pages change places in batches through free pages, as with
 //!   `move_pages(2)`; the headroom stays free. Pages that could not be moved rest for a while.
+//!
+//! [`literal`] is the same by the letter of the paper, without the agent.
+
+pub mod literal;
 
 use terrace_core::Session;
 use terrace_core::ranges::piece::push;
@@ -30,6 +34,8 @@ pub struct Tuning {
     pub epoch_ms: u32,
     /// Threshold of a split (τ_split): accesses per vCPU and epoch.
     pub tau_split: u32,
+    /// Whether all stages are those of the paper's text, instead of the agent's.
+    pub literal: bool,
 }
 
 impl Tuning {
@@ -38,7 +44,38 @@ impl Tuning {
         period: 4093,
         epoch_ms: 500,
         tau_split: 15,
+        literal: false,
     };
+
+    /// The parameters of a tree of a VM at a scale.
+    fn params(self, setup: &Setup) -> Params {
+        let paper = Params::paper(setup.vcpus);
+        Params {
+            epoch_ms: self.epoch_ms,
+            tau_split: self.tau_split,
+            granularity: (paper.granularity / setup.scale).max(setup.pages_per_unit),
+            literal: self.literal,
+            ..paper
+        }
+    }
+
+    /// The counters' configuration.
+    fn pmu(self, scale: u64) -> Pmu {
+        Pmu {
+            load_period: self.period,
+            store_period: self.period,
+            buffer: BUFFER,
+            divisor: scale,
+        }
+    }
+}
+
+/// The range of all addresses that the process could map, in pages, and the part of it that the load maps: its end.
+fn address_space(setup: &Setup) -> (Range, Range) {
+    let pages = u64::from(setup.units) * setup.pages_per_unit;
+    let end = (ROOT / PAGE_SIZE / setup.scale).max(pages);
+    let start = end - pages;
+    (Range { start: 0, end }, Range { start, end })
 }
 
 /// Records that a buffer of 64 KiB holds (`PEBS_BUFFER_SIZE`, arch/x86/events/intel/ds.c; 192 bytes a record):
@@ -65,7 +102,7 @@ const PROCESS: u32 = 1;
 
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
-    period: u64,
+    tuning: Tuning,
     session: Session<(), Ranges>,
     /// First page of the load in the tree: mapped memory lies at the root's end.
     base: u64,
@@ -91,16 +128,9 @@ impl Hyperplace {
     /// A controller with one root over all addresses that the process could map.
     #[must_use]
     pub fn new(setup: &Setup, tuning: Tuning) -> Self {
-        let paper = Params::paper(setup.vcpus);
         let by_scale = |pages: u64| (pages / setup.scale).max(setup.pages_per_unit);
-        let params = Params {
-            epoch_ms: tuning.epoch_ms,
-            tau_split: tuning.tau_split,
-            granularity: by_scale(paper.granularity),
-            ..paper
-        };
-        let pages = u64::from(setup.units) * setup.pages_per_unit;
-        let root = (ROOT / PAGE_SIZE / setup.scale).max(pages);
+        let params = tuning.params(setup);
+        let (root, load) = address_space(setup);
         let budget = RangesBudget {
             bytes_per_s: BYTES_PER_S / setup.scale,
             cpu_percent: CPU_PERCENT,
@@ -118,26 +148,18 @@ impl Hyperplace {
             )
         };
         let mut session = Session::new(Ranges::new(config), ());
-        let base = root - pages;
-        let load = Range {
-            start: base,
-            end: root,
-        };
         let mappings = Mappings {
             process: PROCESS,
-            seeds: vec![Range {
-                start: 0,
-                end: root,
-            }],
+            seeds: vec![root],
             mapped: vec![load],
             ..Mappings::default()
         };
         // Nothing is decided before an epoch ends.
         let _ = session.hear(Tick(0), RangesEvent::Mapped(mappings));
         Self {
-            period: tuning.period,
+            tuning,
             session,
-            base,
+            base: load.start,
             pages_per_unit: setup.pages_per_unit,
             due: u64::from(tuning.epoch_ms) * 1_000_000,
             started: false,
@@ -237,12 +259,7 @@ impl Mechanism for Hyperplace {
         if !self.started {
             self.started = true;
             let scale = context.setup().scale;
-            context.sample(Some(Pmu {
-                load_period: self.period,
-                store_period: self.period,
-                buffer: BUFFER,
-                divisor: scale,
-            }));
+            context.sample(Some(self.tuning.pmu(scale)));
         }
         if context.now_ns() >= self.due && !self.is_open {
             self.epoch(context);
