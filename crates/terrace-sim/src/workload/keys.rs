@@ -1,6 +1,7 @@
 //! The choice of one of many items, of which number 0 is the most popular.
 
 use super::draw::{Chance, Random, multiply_high, part, to_f64, to_u64};
+use super::head::{Grouping, Head, power_integral};
 
 /// A law by which items are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,18 +10,18 @@ pub(super) enum Law {
     Uniform,
     /// A share of the accesses for a hot share of the items; the other accesses are uniform over all items.
     Hotspot { hot: f64, hot_access: f64 },
-    /// A weight of 1 / (k + 1)^exponent for item k.
-    Zipf { exponent: f64 },
+    /// A weight of 1 / (k + 1)^exponent for item k of the full-size machine; the head says which of the hottest are
+    /// one item here.
+    Zipf { exponent: f64, head: Head },
     /// A bell around the middle item, whose standard deviation is a share of all items.
     Gauss { sigma: f64 },
 }
 
 /// The items to choose from. The law is that of the full-size machine's items: `scale` neighbours are one item here,
-/// so that a share of memory has the same share of the accesses at each scale.
+/// but for the hottest of Zipf's law, so that a share of memory has the same share of the accesses at each scale.
 #[derive(Clone)]
 pub(super) struct Items {
     count: u64,
-    scale: u64,
     chooser: Chooser,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Items {
 enum Chooser {
     Uniform,
     Hotspot { hot: u64, chance: Chance },
-    Zipf(Zipf),
+    Zipf { zipf: Zipf, grouping: Grouping },
     Gauss { sigma: f64 },
 }
 
@@ -41,16 +42,13 @@ impl Items {
                 hot: part(count, hot),
                 chance: Chance::new(hot_access),
             },
-            Law::Zipf { exponent } => {
-                Chooser::Zipf(Zipf::new(count.saturating_mul(scale), exponent))
-            }
+            Law::Zipf { exponent, head } => Chooser::Zipf {
+                zipf: Zipf::new(count.saturating_mul(scale), exponent),
+                grouping: Grouping::new(count, scale, exponent, head),
+            },
             Law::Gauss { sigma } => Chooser::Gauss { sigma },
         };
-        Self {
-            count,
-            scale,
-            chooser,
-        }
+        Self { count, chooser }
     }
 
     pub(super) fn choose(&self, random: &mut Random) -> u64 {
@@ -64,7 +62,7 @@ impl Items {
                 };
                 random.below(hot)
             }
-            Chooser::Zipf(zipf) => zipf.draw(random) / self.scale,
+            Chooser::Zipf { zipf, grouping } => grouping.item(zipf.draw(random)),
             Chooser::Gauss { sigma } => {
                 to_u64(gauss(random, *sigma) * to_f64(self.count)).min(self.count - 1)
             }
@@ -132,16 +130,9 @@ impl Zipf {
         libm::exp(-self.exponent * libm::log(x))
     }
 
-    /// The integral of the weight, from 1 to `x`; it is continuous at exponent 1.
+    /// The integral of the weight, from 1 to `x`.
     fn integral(&self, x: f64) -> f64 {
-        let log = libm::log(x);
-        let t = (1.0 - self.exponent) * log;
-        let factor = if t.abs() < 1e-8 {
-            1.0 + t / 2.0
-        } else {
-            libm::expm1(t) / t
-        };
-        factor * log
+        power_integral(x, self.exponent)
     }
 
     /// The inverse of [`Self::integral`].

@@ -11,6 +11,7 @@ mod btree;
 mod draw;
 mod graph;
 mod gups;
+mod head;
 mod hot_cold;
 mod hotset;
 mod keys;

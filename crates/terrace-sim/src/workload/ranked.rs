@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::draw::{Permutation, Random, Writes};
+use super::head::Head;
 use super::keys::{Items, Law};
 use super::source::Generate;
 use super::values::{self, half};
@@ -18,6 +19,8 @@ pub(super) struct Zipf {
     size: u64,
     #[serde(deserialize_with = "values::exponent")]
     exponent: f64,
+    #[serde(default)]
+    head: Head,
     #[serde(default = "half", deserialize_with = "values::fraction")]
     write: f64,
     #[serde(default = "yes")]
@@ -52,6 +55,7 @@ impl Endlessly for Zipf {
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Generator, WorkloadError> {
         let law = Law::Zipf {
             exponent: self.exponent,
+            head: self.head,
         };
         let pages = self.pages(context.scale)?;
         Ok(Generator::new(

@@ -6,6 +6,7 @@
 use serde::Deserialize;
 
 use super::draw::{Permutation, Random, access};
+use super::head::Head;
 use super::keys::{Items, Law};
 use super::source::{Operate, Operations};
 use super::values::{self, PAGE};
@@ -38,6 +39,8 @@ pub(super) struct Kv {
     hot_access: f64,
     #[serde(default = "zipf_exponent", deserialize_with = "values::exponent")]
     exponent: f64,
+    #[serde(default)]
+    head: Head,
     #[serde(default = "sixth", deserialize_with = "values::share")]
     sigma: f64,
     #[serde(default = "values::half", deserialize_with = "values::fraction")]
@@ -69,6 +72,8 @@ struct RawYcsb {
     dist: YcsbDist,
     #[serde(default = "zipf_exponent", deserialize_with = "values::exponent")]
     exponent: f64,
+    #[serde(default)]
+    head: Head,
     #[serde(default, deserialize_with = "values::fraction")]
     read: f64,
     #[serde(default, deserialize_with = "values::fraction")]
@@ -150,6 +155,7 @@ impl Endlessly for Kv {
             },
             KvDist::Zipf => Law::Zipf {
                 exponent: self.exponent,
+                head: self.head,
             },
             KvDist::Gauss => Law::Gauss { sigma: self.sigma },
         };
@@ -189,6 +195,7 @@ impl Endlessly for Ycsb {
             YcsbDist::Uniform => Law::Uniform,
             YcsbDist::Zipf | YcsbDist::Latest => Law::Zipf {
                 exponent: self.0.exponent,
+                head: self.0.head,
             },
         };
         let latest = self.0.dist == YcsbDist::Latest;

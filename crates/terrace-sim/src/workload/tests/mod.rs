@@ -173,14 +173,14 @@ fn the_whole_memory_of_a_graph_is_used() {
 
 #[test]
 fn golden_first_accesses_of_gups_and_zipf() {
-    let of = |keys| -> Vec<(u64, u64, bool)> {
-        first(keys, 1, 6)
-            .into_iter()
-            .map(|access| (access.page(), access.line(), access.is_write()))
-            .collect()
-    };
-    assert_eq!(of(EACH[3]), GUPS);
-    assert_eq!(of(EACH[6]), ZIPF);
+    assert_eq!(first_tuples(EACH[3], 1), GUPS);
+    assert_eq!(first_tuples(EACH[6], 1), ZIPF);
+}
+
+/// The first six accesses: page, line, and whether it is a write.
+fn first_tuples(keys: &str, scale: u64) -> Vec<(u64, u64, bool)> {
+    let tuple = |access: Access| (access.page(), access.line(), access.is_write());
+    first(keys, scale, 6).into_iter().map(tuple).collect()
 }
 
 const GUPS: [(u64, u64, bool); 6] = [
@@ -198,4 +198,98 @@ const ZIPF: [(u64, u64, bool); 6] = [
     (3222, 5, false),
     (3777, 18, false),
     (2360, 50, false),
+];
+
+/// Loads by Zipf's law that are large enough for a head at scale 64.
+const BY_ZIPF: [&str; 4] = [
+    r#"kind = "zipf", size = "1GiB", exponent = 0.99"#,
+    r#"kind = "kv", keys = 1048576, value = "64B", dist = "zipf""#,
+    r#"kind = "ycsb", preset = "c", size = "1GiB", value = "64B""#,
+    r#"kind = "ycsb", preset = "d", size = "1GiB", value = "64B""#,
+];
+
+#[test]
+fn golden_first_accesses_of_merged_and_spread_heads() {
+    let of = |key: &str| BY_ZIPF.map(|keys| first_tuples(&format!("{keys}{key}"), 64));
+    assert_eq!(of(r#", head = "merged""#), MERGED);
+    assert_eq!(of(r#", head = "spread""#), SPREAD);
+    assert_eq!(of(""), SPREAD);
+}
+
+#[test]
+fn heads_differ_only_on_scaled_machines() {
+    for keys in BY_ZIPF {
+        let merged = format!(r#"{keys}, head = "merged""#);
+        assert_eq!(first(keys, 1, 20_000), first(&merged, 1, 20_000), "{keys}");
+        assert_ne!(first(keys, 64, 200), first(&merged, 64, 200), "{keys}");
+    }
+}
+
+const MERGED: [[(u64, u64, bool); 6]; 4] = [
+    [
+        (3060, 56, false),
+        (1631, 51, false),
+        (4087, 31, false),
+        (903, 5, false),
+        (3777, 18, false),
+        (3777, 50, false),
+    ],
+    [
+        (17, 4, false),
+        (112, 34, true),
+        (37, 4, false),
+        (303, 50, true),
+        (58, 51, false),
+        (116, 37, true),
+    ],
+    [
+        (624, 62, false),
+        (2847, 34, false),
+        (474, 41, false),
+        (3888, 54, false),
+        (796, 25, false),
+        (1207, 53, false),
+    ],
+    [
+        (270, 19, false),
+        (2474, 23, false),
+        (258, 48, false),
+        (3595, 60, false),
+        (572, 15, false),
+        (2233, 38, false),
+    ],
+];
+const SPREAD: [[(u64, u64, bool); 6]; 4] = [
+    [
+        (3060, 56, false),
+        (3291, 51, false),
+        (3931, 31, false),
+        (903, 5, false),
+        (3777, 18, false),
+        (3291, 50, false),
+    ],
+    [
+        (54, 45, false),
+        (264, 59, true),
+        (56, 50, false),
+        (244, 42, true),
+        (58, 7, false),
+        (141, 16, true),
+    ],
+    [
+        (624, 62, false),
+        (2847, 34, false),
+        (278, 38, false),
+        (1968, 54, false),
+        (796, 25, false),
+        (1207, 53, false),
+    ],
+    [
+        (270, 19, false),
+        (2474, 23, false),
+        (303, 63, false),
+        (2190, 9, false),
+        (572, 15, false),
+        (2233, 38, false),
+    ],
 ];
