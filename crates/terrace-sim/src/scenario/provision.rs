@@ -173,7 +173,10 @@ impl Vm {
     pub(crate) fn check_owner(&self, path: &str) -> Result<(), Fault> {
         let unbound = matches!(
             self.policy,
-            HostPolicy::AllFast | HostPolicy::AllSlow | HostPolicy::FirstTouch
+            HostPolicy::AllFast
+                | HostPolicy::AllSlow
+                | HostPolicy::FirstTouch
+                | HostPolicy::StaticBest
         );
         let in_guest = self.baseline().is_some_and(|(_, side)| side == Side::Guest);
         if self.provision.is_none() || unbound || in_guest {

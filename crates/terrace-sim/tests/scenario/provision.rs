@@ -209,7 +209,14 @@ fn a_device_of_a_guest_whose_pages_the_host_places_is_refused() {
         .with_policy("vtmm")
         .expect_err("refused");
     assert!(error.to_string().contains("vm.provision"), "{error}");
-    for policy in ["all-fast", "all-slow", "first-touch", "hemem@guest", "tpp"] {
+    for policy in [
+        "all-fast",
+        "all-slow",
+        "first-touch",
+        "static-best",
+        "hemem@guest",
+        "tpp",
+    ] {
         let scenario = parse(&text).expect("valid").with_policy(policy);
         scenario.unwrap_or_else(|error| panic!("{error}"));
     }
