@@ -342,3 +342,57 @@ fn static_best_runs_the_same_with_profiles_that_are_given() {
     while given.advance(u64::MAX) {}
     assert_eq!(given.result(), run(&scenario));
 }
+
+/// A machine of two VMs with these tiers, and each VM's keys.
+fn two_vms(policy: &str, tiers: &str, keys: &str, workload: &str) -> Scenario {
+    let vm = |name: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\n{keys}\npolicy = \"{policy}\"\nworkload = {{ {workload} }}\n"
+        )
+    };
+    let text = format!(
+        "[machine]\ntiers = {tiers}\nscale = 64\nvcpus_per_vm = 2\n{}{}",
+        vm("a"),
+        vm("b")
+    );
+    Scenario::parse(&text, "test", Path::new(".")).expect("a valid scenario")
+}
+
+#[test]
+fn bounds_are_bounds_in_every_kind_of_vm() {
+    let two = r#"["dram", "pmem"]"#;
+    let sizes = "fast = \"512MiB\"\nslow = \"2GiB\"";
+    let balloon = "swap = \"2GiB\"\nballoon = [{ at = \"1s\", size = \"1GiB\" }]";
+    let load = r#"kind = "hotset", size = "2GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "4s""#;
+    let graph = r#"kind = "graph", algorithm = "bfs", vertices = 4194304, degree = 16, iterations = 1, duration = "4s""#;
+    for (tiers, keys, load) in [
+        (two, sizes.to_owned(), load),
+        (two, format!("{sizes}\nstart = \"slow\""), load),
+        (
+            two,
+            format!("{sizes}\nhost_page = \"2MiB\"")
+                .replace("512MiB", "8GiB")
+                .replace("2GiB", "128GiB"),
+            &load.replace("size = \"2GiB\"", "size = \"96GiB\""),
+        ),
+        (two, format!("{sizes}\n{balloon}"), load),
+        (two, sizes.to_owned(), graph),
+        (
+            r#"["dram", "cxl", "pmem"]"#,
+            "tiers = [\"256MiB\", \"512MiB\", \"2GiB\"]".into(),
+            load,
+        ),
+    ] {
+        let rates = |policy: &str| -> Vec<f64> {
+            let result = run(&two_vms(policy, tiers, &keys, load));
+            result.vms.iter().map(|vm| vm.ops_per_s).collect()
+        };
+        let [start, once, ahead] = ["first-touch", "static-best", "clairvoyant"].map(rates);
+        for vm in 0..2 {
+            // A balloon takes any pages, which no bound knows of.
+            let slack = if keys.contains("balloon") { 0.9 } else { 0.99 };
+            assert!(once[vm] > start[vm] * slack, "{keys}: {once:?} {start:?}");
+            assert!(ahead[vm] > once[vm] * slack, "{keys}: {ahead:?} {once:?}");
+        }
+    }
+}
