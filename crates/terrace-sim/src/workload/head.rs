@@ -26,8 +26,8 @@ pub(super) enum Head {
 /// One of so many simulated items may be dealt to: the hottest hundredth of memory keeps its share of the accesses.
 const ITEMS_PER_DEALT: u64 = 100;
 
-/// The root of the [`unevenness`] that the scale may add. Half of it, half a point, is added at most to the standard
-/// deviation of a hit ratio.
+/// The root of the [`ScaledLaw::unevenness`] that the scale may add. At most half of it, half a point, is added to
+/// the standard deviation of a hit ratio.
 const ADDED_ROOT: f64 = 0.01;
 
 /// The simulated items that full-size ranks stand for.
