@@ -10,15 +10,15 @@ pub(super) enum Law {
     Uniform,
     /// A share of the accesses for a hot share of the items; the other accesses are uniform over all items.
     Hotspot { hot: f64, hot_access: f64 },
-    /// A weight of 1 / (k + 1)^exponent for item k of the full-size machine; the head says which of the hottest are
-    /// one item here.
+    /// A weight of 1 / (k + 1)^exponent for item k of the full-size machine; the head says how the hottest
+    /// are accessed here.
     Zipf { exponent: f64, head: Head },
     /// A bell around the middle item, whose standard deviation is a share of all items.
     Gauss { sigma: f64 },
 }
 
 /// The items to choose from. The law is that of the full-size machine's items: `scale` neighbours are one item here,
-/// but for the hottest of Zipf's law, so that a share of memory has the same share of the accesses at each scale.
+/// so that a share of memory has the same share of the accesses at each scale; the hottest of Zipf's law take turns.
 #[derive(Clone)]
 pub(super) struct Items {
     count: u64,
@@ -51,8 +51,8 @@ impl Items {
         Self { count, chooser }
     }
 
-    pub(super) fn choose(&self, random: &mut Random) -> u64 {
-        match &self.chooser {
+    pub(super) fn choose(&mut self, random: &mut Random) -> u64 {
+        match &mut self.chooser {
             Chooser::Uniform => random.below(self.count),
             Chooser::Hotspot { hot, chance } => {
                 let hot = if random.happens(*chance) {

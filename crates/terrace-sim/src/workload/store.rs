@@ -191,11 +191,16 @@ impl Endlessly for Ycsb {
     }
 
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Self::Generator, WorkloadError> {
+        // The latest keys take turns by themselves.
+        let head = match self.0.dist {
+            YcsbDist::Latest => Head::Merged,
+            _ => self.0.head,
+        };
         let law = match self.0.dist {
             YcsbDist::Uniform => Law::Uniform,
             YcsbDist::Zipf | YcsbDist::Latest => Law::Zipf {
                 exponent: self.0.exponent,
-                head: self.0.head,
+                head,
             },
         };
         let latest = self.0.dist == YcsbDist::Latest;

@@ -177,10 +177,15 @@ fn golden_first_accesses_of_gups_and_zipf() {
     assert_eq!(first_tuples(EACH[6], 1), ZIPF);
 }
 
-/// The first six accesses: page, line, and whether it is a write.
+/// The first six accesses.
 fn first_tuples(keys: &str, scale: u64) -> Vec<(u64, u64, bool)> {
-    let tuple = |access: Access| (access.page(), access.line(), access.is_write());
-    first(keys, scale, 6).into_iter().map(tuple).collect()
+    tuples(&first(keys, scale, 6))
+}
+
+/// Page, line, and whether it is a write.
+fn tuples(accesses: &[Access]) -> Vec<(u64, u64, bool)> {
+    let tuple = |access: &Access| (access.page(), access.line(), access.is_write());
+    accesses.iter().map(tuple).collect()
 }
 
 const GUPS: [(u64, u64, bool); 6] = [
@@ -209,11 +214,17 @@ const BY_ZIPF: [&str; 4] = [
 ];
 
 #[test]
-fn golden_first_accesses_of_merged_and_spread_heads() {
-    let of = |key: &str| BY_ZIPF.map(|keys| first_tuples(&format!("{keys}{key}"), 64));
-    assert_eq!(of(r#", head = "merged""#), MERGED);
-    assert_eq!(of(r#", head = "spread""#), SPREAD);
-    assert_eq!(of(""), SPREAD);
+fn golden_accesses_of_merged_and_spread_heads() {
+    let of = |key: &str, skipped: usize| {
+        BY_ZIPF.map(|keys| {
+            let keys = format!("{keys}{key}");
+            tuples(&first(&keys, 64, skipped + 6)[skipped..])
+        })
+    };
+    assert_eq!(of(r#", head = "merged""#, 0), MERGED);
+    // In another turn.
+    assert_eq!(of(r#", head = "spread""#, 1000), SPREAD);
+    assert_eq!(of("", 1000), SPREAD);
 }
 
 #[test]
@@ -221,7 +232,9 @@ fn heads_differ_only_on_scaled_machines() {
     for keys in BY_ZIPF {
         let merged = format!(r#"{keys}, head = "merged""#);
         assert_eq!(first(keys, 1, 20_000), first(&merged, 1, 20_000), "{keys}");
-        assert_ne!(first(keys, 64, 200), first(&merged, 64, 200), "{keys}");
+        // The latest keys take turns anyway.
+        let are_equal = first(keys, 64, 2000) == first(&merged, 64, 2000);
+        assert_eq!(are_equal, keys.contains(r#""d""#), "{keys}");
     }
 }
 
@@ -261,35 +274,35 @@ const MERGED: [[(u64, u64, bool); 6]; 4] = [
 ];
 const SPREAD: [[(u64, u64, bool); 6]; 4] = [
     [
-        (3060, 56, false),
-        (3291, 51, false),
-        (3931, 31, false),
-        (903, 5, false),
-        (3777, 18, false),
-        (3291, 50, false),
+        (3382, 24, false),
+        (3382, 4, true),
+        (3382, 44, true),
+        (1430, 54, true),
+        (3781, 7, false),
+        (1606, 19, true),
     ],
     [
-        (54, 45, false),
-        (264, 59, true),
-        (56, 50, false),
-        (244, 42, true),
-        (58, 7, false),
-        (141, 16, true),
+        (47, 51, false),
+        (150, 52, false),
+        (24, 12, false),
+        (257, 25, false),
+        (28, 15, false),
+        (247, 31, false),
     ],
     [
-        (624, 62, false),
-        (2847, 34, false),
-        (278, 38, false),
-        (1968, 54, false),
-        (796, 25, false),
-        (1207, 53, false),
+        (310, 25, false),
+        (3298, 60, false),
+        (36, 49, false),
+        (2241, 35, false),
+        (418, 5, false),
+        (2385, 50, false),
     ],
     [
-        (270, 19, false),
-        (2474, 23, false),
-        (303, 63, false),
-        (2190, 9, false),
-        (572, 15, false),
-        (2233, 38, false),
+        (497, 37, false),
+        (3460, 18, false),
+        (141, 14, false),
+        (2691, 9, false),
+        (16, 40, false),
+        (2158, 49, false),
     ],
 ];

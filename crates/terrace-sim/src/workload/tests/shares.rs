@@ -193,6 +193,34 @@ fn zipf_has_the_weights_of_its_law() {
 }
 
 #[test]
+fn zipf_at_scale_has_the_curve_of_full_size_and_no_page_of_many_hot_ones() {
+    let full: Vec<f64> = (1..=262_144_u32)
+        .map(|k| libm::pow(f64::from(k), -0.99))
+        .collect();
+    let all: f64 = full.iter().sum();
+    for (scale, page_count) in [(16_u64, 16_384_usize), (64, 4096), (256, 1024)] {
+        let keys = r#"kind = "zipf", size = "1GiB", exponent = 0.99"#;
+        let page_limit = u64::try_from(page_count).expect("small");
+        let accesses = first(keys, scale, 300_000);
+        for percent in [5, 20, 50] {
+            let expected: f64 = full[..262_144 * percent / 100].iter().sum();
+            let hottest = top_share(&accesses, page_limit, page_count * percent / 100);
+            // The most accessed pages of a sample are a little hotter than the hottest pages.
+            about(
+                hottest,
+                expected / all,
+                if scale < 64 { 0.06 } else { 0.01 },
+            );
+        }
+        let merged = first(&format!(r#"{keys}, head = "merged""#), scale, 300_000);
+        let hottest = [&accesses, &merged].map(|of| top_share(of, page_limit, 1));
+        // At full size 0.075; at scale 256 ten pages of 1,024 take turns.
+        assert!(hottest[0] < 0.075, "{} at scale {scale}", hottest[0]);
+        assert!(hottest[1] > 0.15, "{} at scale {scale}", hottest[1]);
+    }
+}
+
+#[test]
 fn gauss_is_a_bell_around_the_middle() {
     let keys = r#"kind = "gauss", size = "4000KiB", sigma = 0.1, scatter = false"#;
     let accesses = first(keys, 1, COUNT);
