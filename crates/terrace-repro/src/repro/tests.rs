@@ -208,9 +208,16 @@ fn with_texts_of_now(report: &ReproReport) -> ReproReport {
     let renewed = |outcome: &Outcome| {
         let name = format!("{}/{}", outcome.paper.name(), outcome.name);
         let experiment = named(&name).unwrap()[0];
-        let bare = outcome.rows.iter().cloned();
-        let rows: Vec<Row> = bare.map(|row| Row { why: None, ..row }).collect();
-        Outcome::new(experiment, outcome.scale, &[rows])
+        let mut now = Outcome::new(experiment, outcome.scale, &[outcome.rows.clone()]);
+        for (row, there) in now.rows.iter_mut().zip(&outcome.rows) {
+            let why = row.why.take();
+            let is_far = row.standing() == Standing::Far;
+            *row = Row {
+                why: why.filter(|_| is_far),
+                ..there.clone()
+            };
+        }
+        now
     };
     ReproReport {
         experiments: report.experiments.iter().map(renewed).collect(),
