@@ -208,7 +208,11 @@ fn with_texts_of_now(report: &ReproReport) -> ReproReport {
     let renewed = |outcome: &Outcome| {
         let name = format!("{}/{}", outcome.paper.name(), outcome.name);
         let experiment = named(&name).unwrap()[0];
-        let mut now = Outcome::new(experiment, outcome.scale, &[outcome.rows.clone()]);
+        let mut now = Outcome::new(
+            experiment,
+            outcome.scale,
+            std::slice::from_ref(&outcome.rows),
+        );
         for (row, there) in now.rows.iter_mut().zip(&outcome.rows) {
             let why = row.why.take();
             let is_far = row.standing() == Standing::Far;
