@@ -127,10 +127,10 @@ pub const FIGURE_6: Experiment = Experiment {
     why: &[
         Why {
             rows: "by the letter over the best other",
-            text: "by the letter a new ranking is followed whatever makes it differ. Beside the hot part fast memory has \
-                   room for cold ranges, and samples never rank those the same twice, so the migration thread hardly \
-                   rests, and works on old requests while newer ones wait: one VM promotes {moved} GiB in this run, \
-                   where 2 GiB are hot. docs/baselines/hyperplace.md has where ours departs from the letter.",
+            text: "by the letter a new ranking is followed whatever makes it differ, and samples never rank the cold \
+                   ranges for which fast memory has room the same twice; and what the first ranges, of many GiB, made \
+                   it ask for is carried out before newer requests. One VM promotes {moved} GiB in this run, where 2 GiB \
+                   are hot. docs/baselines/hyperplace.md has where ours departs from the letter.",
             figures: &[Figure {
                 name: "moved",
                 what: "hyperplace by the letter, 1 VM: promoted, GiB",
