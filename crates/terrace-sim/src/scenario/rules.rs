@@ -6,7 +6,7 @@ use terrace_proto::PageSize;
 use super::error::Fault;
 use super::quantity::size_text;
 use super::{HostPolicy, Scenario, Vm};
-use crate::base::load::Stop;
+use crate::base::load::{MAX_PAGES, Stop};
 use crate::base::side::Side;
 use crate::machine::tlb::Cached;
 use crate::workload::WorkloadError;
@@ -19,9 +19,6 @@ pub(super) const MAX_SCALE: u64 = 1024;
 
 /// Most memory of one VM, bytes: half of the reach of a program's 47 bits of addresses.
 const MAX_BYTES: u64 = 1 << 46;
-
-/// Most 4 KiB pages of all VMs together after scaling: 1 TiB, about 8 GiB of state here.
-const MAX_PAGES: u64 = 1 << 28;
 
 /// Longest time of a load, ns: 100 days. The machine counts in ps, of which 64 bits hold 213 days.
 const MAX_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
@@ -57,6 +54,7 @@ impl Scenario {
             let wrong =
                 |error: WorkloadError| Fault::new(format!("vm[{i}].workload"), error.to_string());
             loads.push(pages.map_err(wrong)?);
+            vm.workload.check_vcpus(vm.vcpus).map_err(wrong)?;
         }
         self.check_scale()?;
         for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
