@@ -13,9 +13,10 @@ use crate::base::number::{index, low, multiply_high, to_usize};
 /// The places of the copies of all regions.
 #[derive(Debug)]
 pub(super) struct Copies {
+    regions: usize,
     /// Copies of each region.
     each: usize,
-    /// The place of each copy, counted in regions; the copies of a region stand behind each other.
+    /// The place of each copy, counted in regions: those of a first copy of all regions, of a second one, and so on.
     places: Vec<u32>,
 }
 
@@ -23,25 +24,26 @@ impl Copies {
     /// Places for `each` copies of so many regions, fewer than 2^32 in all. No region is beside a copy of its own, if
     /// there are two regions at least.
     pub(super) fn new(regions: u32, each: u32, random: &mut Xoshiro256PlusPlus) -> Self {
-        let per_region = index(each);
-        let mut places = vec![0; index(regions) * per_region];
+        let (count, each) = (index(regions), index(each));
+        let mut places = vec![0; count * each];
         let mut order: Vec<u32> = (0..regions).collect();
         let mut place = 0;
         let mut last = None;
-        for copy in 0..per_region {
+        for copy in 0..each {
             shuffle(&mut order, random);
             let end = order.len().saturating_sub(1);
             if order.first().copied() == last {
                 order.swap(0, end);
             }
             for region in &order {
-                places[index(*region) * per_region + copy] = place;
+                places[copy * count + index(*region)] = place;
                 place += 1;
             }
             last = order.last().copied();
         }
         Self {
-            each: per_region,
+            regions: count,
+            each,
             places,
         }
     }
@@ -55,7 +57,7 @@ impl Copies {
     pub(super) fn access(&self, recorded: Access, copy: usize) -> Access {
         let region = to_usize(recorded.page() / REGION_PAGES);
         let within = recorded.page() % REGION_PAGES;
-        let place = u64::from(self.places[region * self.each + copy]);
+        let place = u64::from(self.places[copy * self.regions + region]);
         Access::new(
             place * REGION_PAGES + within,
             recorded.line(),

@@ -24,7 +24,7 @@ use super::{Cache, Format, OnBroken, Reader, TraceError};
 
 /// Most accesses that are held: 2 GiB of memory.
 pub const MAX_ACCESSES: u64 = 1 << 28;
-/// Accesses that share one pace.
+/// Accesses that share one pace, and are played together to one copy of their pages.
 pub(super) const BLOCK: usize = 1024;
 
 /// A recorded trace as a load. All accesses are vCPU 0's unless there are more players, because a trace records no
@@ -52,8 +52,8 @@ pub struct TraceSpec {
     /// Number of times that the whole trace is played, 1 or more.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// Number of pages that a recorded page stands for, 1 or more. Each access is played to all of them, and each time
-    /// costs its records' time; the pages are whole 2 MiB regions apart.
+    /// Number of pages that a recorded page stands for, 1 or more. Each access is played to all of them, some accesses to
+    /// one copy after another, and each time costs its records' time; the pages are whole 2 MiB regions apart.
     #[serde(default = "one")]
     pub inflate: u32,
     /// Number of vCPUs that play the trace, over the same memory, 1 or more. Each begins at another part of the trace,

@@ -16,10 +16,12 @@ pub(super) struct Played {
     copies: Option<Arc<Copies>>,
     /// Computing time of a record, ns.
     record_ns: f64,
-    /// The recorded access that comes next.
+    /// The recorded access that comes next; with copies, the first of those that come to each of them.
     at: usize,
-    /// The copy of it that comes next.
+    /// The copy that is played to.
     copy: usize,
+    /// Accesses from `at` on that are played to this copy.
+    played: usize,
     /// Recorded accesses that are not played yet, or not to all copies.
     left: u64,
     /// Computing time of an access in the last batch, ns.
@@ -36,6 +38,7 @@ impl Played {
             record_ns,
             at,
             copy: 0,
+            played: 0,
             compute_ns: record_ns,
         }
     }
@@ -56,24 +59,23 @@ impl Played {
         };
     }
 
-    /// Plays accesses before `end` to their copies; returns how many.
-    fn fill_copies(&mut self, copies: &Copies, end: usize, batch: &mut [Access]) -> usize {
-        let loaded = Arc::clone(&self.loaded);
-        let mut at = self.at;
-        let mut filled = 0;
-        for slot in batch {
-            if at == end {
-                break;
-            }
-            *slot = copies.access(loaded.accesses()[at], self.copy);
-            filled += 1;
-            self.copy += 1;
-            if self.copy == copies.each() {
-                self.copy = 0;
-                at += 1;
-            }
+    /// Plays accesses before `end` to one copy of their pages; returns how many. Before the next accesses, those
+    /// come to each copy: between a page's accesses lie as few others as in the trace, which matters to a TLB.
+    fn fill_copy(&mut self, copies: &Copies, end: usize, batch: &mut [Access]) -> usize {
+        let recorded = &self.loaded.accesses()[self.at + self.played..end];
+        let filled = recorded.len().min(batch.len());
+        for (slot, recorded) in batch.iter_mut().zip(recorded) {
+            *slot = copies.access(*recorded, self.copy);
         }
-        self.proceed(at);
+        self.played += filled;
+        if self.at + self.played == end {
+            self.played = 0;
+            self.copy += 1;
+        }
+        if self.copy == copies.each() {
+            self.copy = 0;
+            self.proceed(end);
+        }
         filled
     }
 }
@@ -89,7 +91,7 @@ impl Source for Played {
         let end = end.min(self.at.saturating_add(to_usize(self.left)));
         self.compute_ns = self.record_ns * self.loaded.records_per_access(self.at);
         if let Some(copies) = self.copies.clone() {
-            return self.fill_copies(&copies, end, batch);
+            return self.fill_copy(&copies, end, batch);
         }
         let end = end.min(self.at + batch.len());
         let played = end - self.at;

@@ -69,7 +69,7 @@ impl Memtis {
     pub fn needs() -> Vec<Need> {
         vec![Need {
             part: Part::First,
-            least: LEAST_FREE * MAX_FREE_PART << 20,
+            least: (LEAST_FREE * MAX_FREE_PART) << 20,
             constant: "keeps 50 MiB of the first tier free (get_memcg_promotion_watermark)",
             relation: "more than a quarter of this VM's",
         }]

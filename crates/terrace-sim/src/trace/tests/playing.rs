@@ -41,14 +41,24 @@ fn inflated(records: &[Record], inflate: u32, seed: u64) -> Vec<Access> {
     drained(&mut *first(&spec, &context), 64)
 }
 
-/// For each recorded region its copies, in the order in which they are played.
-fn copies_of_regions(recorded: &[Access], played: &[Access], each: usize) -> Vec<(u64, Vec<u64>)> {
-    let copies = played.chunks(each);
-    let pairs = recorded.iter().zip(copies).map(|(recorded, copies)| {
-        let places = copies.iter().map(|copy| copy.page() / 512).collect();
-        (recorded.page() / 512, places)
-    });
-    pairs.collect()
+/// For each recorded access those to its copies: 1,024 accesses are played to one copy after another.
+fn copies_of(recorded: &[Access], played: &[Access], each: usize) -> Vec<(Access, Vec<Access>)> {
+    let mut found = Vec::new();
+    let mut rest = played;
+    for block in recorded.chunks(1024) {
+        let (now, later) = rest.split_at(block.len() * each);
+        rest = later;
+        for (at, recorded) in block.iter().enumerate() {
+            let copies = now.iter().skip(at).step_by(block.len());
+            found.push((*recorded, copies.copied().collect()));
+        }
+    }
+    found
+}
+
+/// The 2 MiB regions of the accesses.
+fn regions_of(accesses: &[Access]) -> Vec<u64> {
+    accesses.iter().map(|access| access.page() / 512).collect()
 }
 
 #[test]
@@ -66,7 +76,7 @@ fn a_trace_inflated_by_1_is_the_trace() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Each access is played to all copies of its page in turn; a copy keeps line, kind and location in its 2 MiB,
+    /// Each access is played once to each copy of its page; a copy keeps line, kind and location in its 2 MiB,
     /// and copies of different regions share no region.
     #[test]
     fn each_access_goes_to_every_copy_of_its_page(
@@ -79,22 +89,21 @@ proptest! {
         let each = usize::try_from(inflate).expect("small");
         prop_assert_eq!(played.len(), once.accesses().len() * each);
         let mut places: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for (region, copies) in copies_of_regions(once.accesses(), &played, each) {
-            let earlier = places.entry(region).or_insert_with(|| copies.clone());
-            prop_assert_eq!(&*earlier, &copies);
-        }
-        let all: Vec<u64> = places.values().flatten().copied().collect();
-        let regions = once.pages / 512 * u64::from(inflate);
-        let distinct: BTreeSet<u64> = all.iter().copied().collect();
-        prop_assert_eq!(distinct.len(), all.len());
-        prop_assert!(all.iter().all(|place| *place < regions));
-        for (recorded, copies) in once.accesses().iter().zip(played.chunks(each)) {
+        for (recorded, copies) in copies_of(once.accesses(), &played, each) {
+            let regions = regions_of(&copies);
+            let earlier = places.entry(recorded.page() / 512).or_insert_with(|| regions.clone());
+            prop_assert_eq!(&*earlier, &regions);
             for copy in copies {
                 prop_assert_eq!(copy.page() % 512, recorded.page() % 512);
                 prop_assert_eq!(copy.line(), recorded.line());
                 prop_assert_eq!(copy.is_write(), recorded.is_write());
             }
         }
+        let all: Vec<u64> = places.values().flatten().copied().collect();
+        let regions = once.pages / 512 * u64::from(inflate);
+        let distinct: BTreeSet<u64> = all.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), all.len());
+        prop_assert!(all.iter().all(|place| *place < regions));
     }
 }
 
@@ -105,10 +114,11 @@ fn no_copy_lies_beside_another_of_its_region() {
         let once = loaded(&trace, None);
         for seed in 0..20 {
             let played = inflated(&trace, 16, seed);
-            for (region, mut places) in copies_of_regions(once.accesses(), &played, 16) {
+            for (recorded, copies) in copies_of(once.accesses(), &played, 16) {
+                let mut places = regions_of(&copies);
                 places.sort_unstable();
                 let apart = places.windows(2).all(|pair| pair[1] - pair[0] > 1);
-                assert!(apart, "{regions} regions, {region}: {places:?}");
+                assert!(apart, "{regions} regions, {recorded:?}: {places:?}");
             }
         }
     }
@@ -158,10 +168,13 @@ fn a_fork_goes_on_in_the_middle_of_copies() {
     let context = context(folder.path(), 2);
     for mut source in spec.sources(&context).expect("sources") {
         let whole = drained(&mut *source.fork(), 64);
-        // 13 is no multiple of 8.
-        assert_eq!(source.fill(0, &mut [Access::default(); 13]), 13);
-        assert_eq!(drained(&mut *source.fork(), 5), whole[13..]);
-        assert_eq!(drained(&mut *source, 64), whole[13..]);
+        // In the third copy of the first block.
+        let mut given = 0;
+        while given < 2100 {
+            given += source.fill(0, &mut [Access::default(); 13]);
+        }
+        assert_eq!(drained(&mut *source.fork(), 5), whole[given..]);
+        assert_eq!(drained(&mut *source, 64), whole[given..]);
     }
 }
 
@@ -210,16 +223,22 @@ fn inflated_players_share_the_copies() {
     let (folder, mut spec) = in_file(&trace);
     (spec.players, spec.inflate) = (3, 4);
     let context = context(folder.path(), 3);
+    // Each copy of the five regions is a stretch of its own.
+    let to = |accesses: &[Access], copy: u64| -> Vec<Access> {
+        let mut accesses = accesses.to_vec();
+        accesses.retain(|access| access.page() / (5 * 512) == copy);
+        accesses
+    };
     let alone = inflated(&trace, 4, 1);
-    for (vcpu, mut source) in spec
-        .sources(&context)
-        .expect("sources")
-        .into_iter()
-        .enumerate()
-    {
-        let mut expected = alone.clone();
-        expected.rotate_left(500 * vcpu * 4);
-        assert_eq!(drained(&mut *source, 64), expected, "{vcpu}");
+    let sources = spec.sources(&context).expect("sources");
+    for (vcpu, mut source) in sources.into_iter().enumerate() {
+        let played = drained(&mut *source, 64);
+        assert_eq!(played.len(), 6000);
+        for copy in 0..4 {
+            let mut expected = to(&alone, copy);
+            expected.rotate_left(500 * vcpu);
+            assert_eq!(to(&played, copy), expected, "{vcpu} {copy}");
+        }
     }
 }
 
