@@ -49,6 +49,41 @@ fn a_trace_makes_all_the_operations_that_are_asked_of_it() {
     assert_eq!(simulation.result().accesses, 8000);
 }
 
+/// A whole run of a trace with some keys more: accesses, and run time.
+fn trace_run(keys: &str) -> (u64, f64) {
+    let vm = format!(
+        "fast = \"32MiB\"\nslow = \"1GiB\"\npolicy = \"all-slow\"\n\
+         workload = {{ kind = \"trace\", file = \"redis.trace.zst\", accesses_per_record = 50{keys} }}"
+    );
+    let mut simulation = simulation(1, &vm, Options::default());
+    simulation.advance(u64::MAX);
+    let result = simulation.result();
+    (result.accesses, result.vms[0].runtime_s)
+}
+
+#[test]
+fn an_inflated_trace_lasts_as_many_times_as_long() {
+    let (accesses, runtime_s) = trace_run("");
+    assert_eq!(
+        trace_run(", inflate = 1, players = 1"),
+        (accesses, runtime_s)
+    );
+    let (inflated, lasts_s) = trace_run(", inflate = 4");
+    assert_eq!(inflated, 4 * accesses);
+    // More memory, more misses of the TLB: longer, but not by much.
+    let ratio = lasts_s / runtime_s;
+    assert!((3.9..5.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn players_play_side_by_side() {
+    let (accesses, runtime_s) = trace_run("");
+    let (all, lasts_s) = trace_run(", players = 4");
+    assert_eq!(all, 4 * accesses);
+    let ratio = lasts_s / runtime_s;
+    assert!((0.95..1.2).contains(&ratio), "{ratio}");
+}
+
 #[test]
 fn the_pool_gives_no_more_than_the_machine_has_at_any_scale() {
     let vm = "fast = \"512MiB\"\nslow = \"1536MiB\"\n\

@@ -48,7 +48,7 @@ impl Guest {
     fn simulation(&self) -> Simulation {
         let text = format!(
             "[machine]\ntiers = [\"dram\", \"pmem\"]\nsizes = [\"256MiB\", \"256MiB\"]\nscale = 1\n\
-             vcpus_per_vm = 2\n[[vm]]\nname = \"a\"\ntables = \"{}\"\n{}\npolicy = \"{}\"\nprovision = {}\n{}\n\
+             small_vms = \"allow\"\nvcpus_per_vm = 2\n[[vm]]\nname = \"a\"\ntables = \"{}\"\n{}\npolicy = \"{}\"\nprovision = {}\n{}\n\
              workload = {{ {}, {} }}\n",
             self.tables,
             self.sizes,

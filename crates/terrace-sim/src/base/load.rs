@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Most 4 KiB pages of all VMs together after scaling: 1 TiB, about 8 GiB of the simulator's own state.
+pub const MAX_PAGES: u64 = 1 << 28;
+
 /// The facts that a load needs to make its accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {

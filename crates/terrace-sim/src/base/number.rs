@@ -38,3 +38,10 @@ pub fn to_usize(x: u64) -> usize {
 pub fn low(x: u64) -> u32 {
     u32::try_from(x & 0xffff_ffff).unwrap_or(u32::MAX)
 }
+
+/// The upper 64 bits of a product: a draw of 64 random bits times a bound is a number below the bound.
+#[must_use]
+#[inline]
+pub fn multiply_high(a: u64, b: u64) -> u64 {
+    a.carrying_mul(b, 0).1
+}

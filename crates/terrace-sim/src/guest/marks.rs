@@ -28,13 +28,13 @@ pub struct Marks {
 }
 
 impl Marks {
+    /// Pages of a node in which the demotion watermark of TPP is one page.
+    pub const DEMOTION_PARTS: u64 = 10_000 / DEMOTE_SCALE_FACTOR;
+
     /// The watermarks of a node of so many pages, if all nodes together have `all`.
     #[must_use]
     pub fn of(node: u64, all: u64) -> Self {
-        // `calculate_min_free_kbytes`: the root of 16 times the memory in KiB, shared by size.
-        let min_kbytes = (all * 4 * 16).isqrt();
-        let all_min = min_kbytes.clamp(MIN_FREE_KBYTES.0, MIN_FREE_KBYTES.1) / 4;
-        let min = all_min * node / all.max(1);
+        let min = min_free(all) * node / all.max(1);
         let step = (min / 4).max(node * WATERMARK_SCALE_FACTOR / 10_000);
         let high = min + 2 * step;
         Self {
@@ -47,6 +47,19 @@ impl Marks {
                 .min(node),
         }
     }
+
+    /// Pages of the smallest node that keeps a page free, if all nodes together have `all`.
+    #[must_use]
+    pub fn least_node(all: u64) -> u64 {
+        all.div_ceil(min_free(all))
+    }
+}
+
+/// Pages that all nodes together keep free (`calculate_min_free_kbytes`): the root of 16 times the memory in KiB,
+/// shared by size.
+fn min_free(all: u64) -> u64 {
+    let kbytes = (all * 4 * 16).isqrt();
+    kbytes.clamp(MIN_FREE_KBYTES.0, MIN_FREE_KBYTES.1) / 4
 }
 
 #[cfg(test)]
@@ -60,6 +73,15 @@ mod tests {
         assert_eq!(marks.min, 1672);
         assert_eq!((marks.low, marks.high, marks.promo), (3769, 5866, 7963));
         assert_eq!(marks.demote, 41_943);
+    }
+
+    #[test]
+    fn the_least_node_is_the_smallest_with_a_watermark() {
+        for all in [1 << 16, 1 << 18, 6 << 20] {
+            let least = Marks::least_node(all);
+            assert_eq!(Marks::of(least, all).min, 1);
+            assert_eq!(Marks::of(least - 1, all).min, 0);
+        }
     }
 
     #[test]

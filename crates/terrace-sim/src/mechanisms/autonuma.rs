@@ -9,6 +9,7 @@
 
 use super::linux::marks::{may_come, of_tiers};
 use super::linux::scanner::Scanner;
+use super::needs::{Memory, Need};
 use super::{Context, Fault, Mechanism, Setup};
 use crate::guest::marks::Marks;
 
@@ -20,6 +21,11 @@ pub struct Autonuma {
 }
 
 impl Autonuma {
+    /// The least VM for the mechanism's constants.
+    pub fn needs(memory: Memory) -> Vec<Need> {
+        vec![Scanner::NEED, Need::of_watermarks(memory)]
+    }
+
     /// A mechanism that scans nothing in its first second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {

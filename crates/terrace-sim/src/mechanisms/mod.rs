@@ -18,6 +18,7 @@ mod linux;
 pub mod lists;
 mod memtierd;
 mod memtis;
+pub mod needs;
 mod nimble;
 mod nomad;
 mod numab2;

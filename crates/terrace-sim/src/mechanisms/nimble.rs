@@ -13,6 +13,7 @@
 //! Pages are unmapped in batches of 8 (`migration_batch_size`).
 
 use super::lists::Lists;
+use super::needs::{Memory, Need};
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::base::number::{index, to_usize};
 use crate::machine::TIERS;
@@ -57,6 +58,12 @@ pub struct Nimble {
 }
 
 impl Nimble {
+    /// The least VM for the mechanism's constants.
+    pub fn needs(memory: Memory) -> Vec<Need> {
+        let constant = "unmaps 8 pages at a time (migration_batch_size)";
+        vec![Need::of_pages(BATCH as u64, memory, constant)]
+    }
+
     /// A mechanism whose lists are still empty.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {

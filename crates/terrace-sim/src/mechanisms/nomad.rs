@@ -18,6 +18,8 @@ use terrace_proto::MoveStatus;
 use super::linux::marks::{free_pages, full_pages};
 use super::linux::reclaim::{Aim, Demotion, Reclaim};
 use super::linux::scanner::Scanner;
+use super::needs::{Memory, Need};
+use super::tpp::Tpp;
 use super::{Context, Fault, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::base::number::to_usize;
 use crate::machine::TIERS;
@@ -123,6 +125,15 @@ pub struct Nomad {
 }
 
 impl Nomad {
+    /// The least VM for the mechanism's constants: a fast node that the queue alone would fill is too small, and so is
+    /// one that is too small for TPP.
+    pub fn needs(memory: Memory) -> Vec<Need> {
+        let constant = "queues 512 pages for promotion (PROMOTE_QUEUE_LEN)";
+        let mut needs = Tpp::needs(memory);
+        needs.push(Need::of_pages(QUEUE as u64, memory, constant));
+        needs
+    }
+
     /// A mechanism that demotes at once, and scans after a second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {

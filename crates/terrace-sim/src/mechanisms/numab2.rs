@@ -14,6 +14,7 @@
 use super::linux::marks::{free_pages, full_pages, may_come, pages};
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
+use super::needs::{Memory, Need};
 use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
 use crate::base::number::{index, low};
 
@@ -98,6 +99,16 @@ pub struct Numab2 {
 }
 
 impl Numab2 {
+    /// The least VM for the mechanism's constants. The rate limit and the free memory that is plenty ask for none: the
+    /// limit is above what any VM promotes, and a node below the other is never found to have plenty.
+    pub fn needs(memory: Memory) -> Vec<Need> {
+        vec![
+            Scanner::NEED,
+            Need::of_watermarks(memory),
+            Reclaim::need(memory),
+        ]
+    }
+
     /// A mechanism that scans nothing in its first second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {

@@ -1,6 +1,7 @@
 //! The registry of mechanisms, by name.
 
 use super::hyperplace::Tuning;
+use super::needs::{Memory, Need};
 use super::{Mechanism, Setup, Side};
 use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
 
@@ -137,6 +138,24 @@ impl Name {
     #[must_use]
     pub fn demotes(self) -> bool {
         self != Self::Autonuma
+    }
+
+    /// The least VM for the mechanism's own constants: what a kernel or a paper was made for.
+    #[must_use]
+    pub fn needs(self, memory: Memory) -> Vec<Need> {
+        match self {
+            Self::Autonuma => autonuma::Autonuma::needs(memory),
+            Self::Numab2 => numab2::Numab2::needs(memory),
+            Self::Tpp => tpp::Tpp::needs(memory),
+            Self::Nomad => nomad::Nomad::needs(memory),
+            Self::Memtis => memtis::Memtis::needs(),
+            Self::Nimble => nimble::Nimble::needs(memory),
+            Self::Hemem
+            | Self::Raminate
+            | Self::Memtierd
+            | Self::MemtierdAge
+            | Self::Hyperplace(_) => Vec::new(),
+        }
     }
 
     /// Starts the mechanism on a VM.

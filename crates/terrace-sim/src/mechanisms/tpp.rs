@@ -12,6 +12,7 @@
 use super::linux::marks::may_come;
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
+use super::needs::{Memory, Need};
 use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
 
 /// Transparent page placement.
@@ -22,6 +23,16 @@ pub struct Tpp {
 }
 
 impl Tpp {
+    /// The least VM for the mechanism's constants.
+    pub fn needs(memory: Memory) -> Vec<Need> {
+        vec![
+            Scanner::NEED,
+            Need::of_watermarks(memory),
+            Reclaim::need(memory),
+            Reclaim::need_of_demotion(memory),
+        ]
+    }
+
     /// A mechanism that demotes at once, and scans after a second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {

@@ -67,6 +67,19 @@ pub struct Machine {
     pub management_cpus: u32,
     /// Pages that a kernel unmaps together before it copies them: 512 since Linux 6.3, 1 before.
     pub migrate_batch: u32,
+    /// The treatment of VMs that are too small for their mechanism's own constants.
+    pub small_vms: SmallVms,
+}
+
+/// The treatment of VMs that are too small for their mechanism's own constants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SmallVms {
+    /// The scenario is refused.
+    #[default]
+    Refuse,
+    /// The scenario runs: results say little about the mechanism.
+    Allow,
 }
 
 /// A VM of a scenario.

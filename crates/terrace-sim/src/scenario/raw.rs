@@ -12,7 +12,9 @@ use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{Number, Size, Time, Whole, size_text};
 use super::rules::MAX_SCALE;
-use super::{Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, Vm, check_name};
+use super::{
+    Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, SmallVms, Vm, check_name,
+};
 use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
 use crate::host::start::{Initial, Start, Tables};
@@ -56,6 +58,8 @@ struct RawMachine {
     vcpus_per_vm: Option<Whole>,
     management_cpus: Option<Whole>,
     migrate_batch: Option<Whole>,
+    #[serde(default)]
+    small_vms: SmallVms,
 }
 
 #[derive(Debug, Deserialize)]
@@ -222,6 +226,7 @@ impl RawMachine {
             scale,
             management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
             migrate_batch: batch(self.migrate_batch)?,
+            small_vms: self.small_vms,
         })
     }
 }

@@ -5,10 +5,11 @@ use terrace_proto::PageSize;
 
 use super::error::Fault;
 use super::quantity::size_text;
-use super::{HostPolicy, Scenario, Vm};
-use crate::base::load::Stop;
+use super::{HostPolicy, Scenario, SmallVms, Vm};
+use crate::base::load::{MAX_PAGES, Stop};
 use crate::base::side::Side;
 use crate::machine::tlb::Cached;
+use crate::mechanisms::needs::{Memory, Part};
 use crate::workload::WorkloadError;
 
 /// Least pages of `host_page` of a VM after scaling; with fewer, one page is too large a part of it.
@@ -19,9 +20,6 @@ pub(super) const MAX_SCALE: u64 = 1024;
 
 /// Most memory of one VM, bytes: half of the reach of a program's 47 bits of addresses.
 const MAX_BYTES: u64 = 1 << 46;
-
-/// Most 4 KiB pages of all VMs together after scaling: 1 TiB, about 8 GiB of state here.
-const MAX_PAGES: u64 = 1 << 28;
 
 /// Longest time of a load, ns: 100 days. The machine counts in ps, of which 64 bits hold 213 days.
 const MAX_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
@@ -57,6 +55,7 @@ impl Scenario {
             let wrong =
                 |error: WorkloadError| Fault::new(format!("vm[{i}].workload"), error.to_string());
             loads.push(pages.map_err(wrong)?);
+            vm.workload.check_vcpus(vm.vcpus).map_err(wrong)?;
         }
         self.check_scale()?;
         for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
@@ -96,9 +95,45 @@ impl Scenario {
                     format!("{name} cannot be simulated with swap or a balloon: leave them out");
                 return Err(Fault::new(path, what));
             }
+            self.check_needs(vm, &path)?;
             self.check_splits(vm, &format!("vm[{i}].workload"))?;
         }
         Ok(())
+    }
+
+    /// Checks that a VM is not too small for the constants of the mechanism that places its pages.
+    fn check_needs(&self, vm: &Vm, path: &str) -> Result<(), Fault> {
+        let Some((name, _)) = vm
+            .baseline()
+            .filter(|_| self.machine.small_vms == SmallVms::Refuse)
+        else {
+            return Ok(());
+        };
+        let memory = Memory {
+            all: vm.bytes(),
+            first: vm.sizes[0],
+            page: vm.pages.host.bytes() * self.machine.scale,
+        };
+        let needs = name.needs(memory);
+        let Some(need) = needs.iter().find(|need| need.is_missed(memory)) else {
+            return Ok(());
+        };
+        let (of, larger) = match need.part {
+            Part::All => (String::new(), "the VM"),
+            Part::First => (
+                format!(" of \"{}\"", self.machine.tiers[0].name),
+                "its first tier",
+            ),
+        };
+        let what = format!(
+            "\"{}\" {}, {} {}{of}: make {larger} at least {}, name another policy, or set machine.small_vms = \"allow\"",
+            name.name(),
+            need.constant,
+            need.relation,
+            size_text(need.has(memory)),
+            size_text(need.least),
+        );
+        Err(Fault::new(path, what))
     }
 
     /// Checks that a load whose pages can be split leaves a bit of a translation's key free to mark parts of split

@@ -463,7 +463,7 @@ fn vcpus(
     let sources = spec.workload.sources(&context);
     let sources = sources.map_err(|error| RunError(error.to_string()))?;
     let huge = space.guest.huge() && space.second.huge();
-    // A trace is one vCPU's: the others take no part of the operations.
+    // A trace is that of some vCPUs: the others take no part of the operations.
     let plays: Vec<bool> = sources
         .iter()
         .map(|source| source.fork().fill(0, &mut [Access::default()]) > 0)

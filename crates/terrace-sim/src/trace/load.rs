@@ -10,20 +10,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytesize::ByteSize;
 use serde::Deserialize;
+use terrace_proto::PAGE_SIZE;
 
-use crate::base::access::{Access, LINES_PER_PAGE, Pace, Source};
-use crate::base::load::Context;
+use crate::base::access::{Access, LINES_PER_PAGE, Source};
+use crate::base::load::{Context, MAX_PAGES};
+use crate::base::number::{low, to_usize};
+use crate::base::random::{Purpose, stream};
 
+use super::copies::Copies;
 use super::footprint::{MAX_REGIONS, REGION_PAGES};
+use super::play::Played;
 use super::{Cache, Format, OnBroken, Reader, TraceError};
 
 /// Most accesses that are held: 2 GiB of memory.
 pub const MAX_ACCESSES: u64 = 1 << 28;
-/// Accesses that share one pace.
-const BLOCK: usize = 1024;
+/// Accesses that share one pace, and are played together to one copy of their pages.
+pub(super) const BLOCK: usize = 1024;
 
-/// A recorded trace as a load. All accesses are vCPU 0's, because a trace records no other; the load ends with the
-/// trace. Needs `scale = 1`.
+/// A recorded trace as a load. All accesses are vCPU 0's unless there are more players, because a trace records no
+/// other; the load ends with the trace. Needs `scale = 1`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceSpec {
@@ -47,6 +52,14 @@ pub struct TraceSpec {
     /// Number of times that the whole trace is played, 1 or more.
     #[serde(default = "one")]
     pub repeat: u32,
+    /// Number of pages that a recorded page stands for, 1 or more. Each access is played to all of them, some accesses to
+    /// one copy after another, and each time costs its records' time; the pages are whole 2 MiB regions apart.
+    #[serde(default = "one")]
+    pub inflate: u32,
+    /// Number of vCPUs that play the trace, over the same memory, 1 or more. Each begins at another part of the trace,
+    /// goes round it and plays it `repeat` times.
+    #[serde(default = "one")]
+    pub players: u32,
     /// The treatment of records that cannot be read.
     #[serde(default)]
     pub on_broken: OnBroken,
@@ -103,7 +116,7 @@ impl Loaded {
     }
 
     /// Records for each access around the `at`-th.
-    fn records_per_access(&self, at: usize) -> f64 {
+    pub(super) fn records_per_access(&self, at: usize) -> f64 {
         let block = at / BLOCK;
         let until = |block: usize| self.records_until.get(block).copied().unwrap_or(0);
         let before = block.checked_sub(1).map_or(0, until);
@@ -201,6 +214,8 @@ impl TraceSpec {
             compute_ns: one_ns(),
             cache: None,
             repeat: one(),
+            inflate: one(),
+            players: one(),
             on_broken: OnBroken::Stop,
             shared: SharedTrace::default(),
         }
@@ -221,8 +236,13 @@ impl TraceSpec {
         if self.accesses_per_record == 0 {
             return wrong("accesses_per_record", "0".into(), "expected 1 or more");
         }
-        if self.repeat == 0 {
-            return wrong("repeat", "0".into(), "expected 1 or more");
+        let counts = [
+            ("repeat", self.repeat),
+            ("inflate", self.inflate),
+            ("players", self.players),
+        ];
+        if let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return wrong(key, "0".into(), "expected 1 or more");
         }
         if !(0.0..=1e9).contains(&self.compute_ns) {
             let value = self.compute_ns.to_string();
@@ -261,74 +281,68 @@ impl TraceSpec {
         Ok(loaded)
     }
 
-    /// Number of 4 KiB pages of the load's memory: 512 for each 2 MiB region that the trace touches.
+    /// Number of 4 KiB pages of the load's memory: 512 for each 2 MiB region that the trace touches, and as much for
+    /// each copy of it.
     ///
     /// # Errors
-    /// As [`TraceSpec::loaded`].
+    /// As [`TraceSpec::loaded`], and if there are more copies than can be simulated.
     pub fn pages(&self, folder: &Path) -> Result<u64, TraceError> {
-        Ok(self.loaded(folder)?.pages)
+        let pages = self.loaded(folder)?.pages;
+        let most = MAX_PAGES / pages.max(1);
+        if u64::from(self.inflate) > most {
+            let bytes = |pages: u64| ByteSize(pages * PAGE_SIZE);
+            return Err(TraceError::Parameter {
+                key: "inflate",
+                value: self.inflate.to_string(),
+                expected: format!(
+                    "expected at most {most}: one copy of the trace's memory is {}, and at most {} can be simulated",
+                    bytes(pages),
+                    bytes(MAX_PAGES)
+                ),
+            });
+        }
+        Ok(pages * u64::from(self.inflate))
     }
 
-    /// One source for each vCPU: the first plays the trace, the others are at their end.
+    /// Checks that the VM has a vCPU for each player.
     ///
     /// # Errors
-    /// As [`TraceSpec::loaded`].
+    /// If it has fewer.
+    pub fn check_players(&self, vcpus: u32) -> Result<(), TraceError> {
+        if self.players <= vcpus {
+            return Ok(());
+        }
+        Err(TraceError::Parameter {
+            key: "players",
+            value: self.players.to_string(),
+            expected: format!(
+                "expected at most {vcpus}, the number of the VM's vCPUs (machine.vcpus_per_vm)"
+            ),
+        })
+    }
+
+    /// One source for each vCPU: the first ones play the trace, the others are at their end.
+    ///
+    /// # Errors
+    /// As [`TraceSpec::pages`] and [`TraceSpec::check_players`].
     pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, TraceError> {
+        let pages = self.pages(context.folder)?;
+        self.check_players(context.vcpus)?;
         let loaded = self.loaded(context.folder)?;
         let record_ns = self.compute_ns * f64::from(self.accesses_per_record);
+        let copies = (self.inflate > 1).then(|| {
+            let regions = low(pages / REGION_PAGES) / self.inflate;
+            let mut random = stream(context.seed, context.vm, 0, Purpose::Layout);
+            Arc::new(Copies::new(regions, self.inflate, &mut random))
+        });
         let sources = (0..context.vcpus).map(|vcpu| {
-            let played = Played {
-                loaded: Arc::clone(&loaded),
-                record_ns,
-                at: 0,
-                plays_left: if vcpu == 0 { self.repeat } else { 0 },
-                compute_ns: record_ns,
-            };
-            Box::new(played) as Box<dyn Source>
+            let repeat = if vcpu < self.players { self.repeat } else { 0 };
+            let (number, players) = (u64::from(vcpu), u64::from(self.players));
+            let begins = loaded.accesses.len() as u64 * number / players;
+            let begins = if repeat > 0 { to_usize(begins) } else { 0 };
+            let played = Played::new(Arc::clone(&loaded), record_ns, begins, repeat);
+            Box::new(played.to(copies.clone())) as Box<dyn Source>
         });
         Ok(sources.collect())
-    }
-}
-
-/// A trace being played.
-#[derive(Clone)]
-struct Played {
-    loaded: Arc<Loaded>,
-    /// Computing time of a record, ns.
-    record_ns: f64,
-    at: usize,
-    plays_left: u32,
-    /// Computing time of an access in the last batch, ns.
-    compute_ns: f64,
-}
-
-impl Source for Played {
-    fn fill(&mut self, _now_ns: u64, batch: &mut [Access]) -> usize {
-        if self.plays_left == 0 || batch.is_empty() {
-            return 0;
-        }
-        let accesses = &self.loaded.accesses;
-        let block_end = (self.at / BLOCK + 1) * BLOCK;
-        let end = block_end.min(accesses.len()).min(self.at + batch.len());
-        let played = end - self.at;
-        batch[..played].copy_from_slice(&accesses[self.at..end]);
-        self.compute_ns = self.record_ns * self.loaded.records_per_access(self.at);
-        self.at = end;
-        if end == accesses.len() {
-            self.at = 0;
-            self.plays_left -= 1;
-        }
-        played
-    }
-
-    fn pace(&self) -> Pace {
-        Pace {
-            compute_ns: self.compute_ns,
-            parallelism: 1.0,
-        }
-    }
-
-    fn fork(&self) -> Box<dyn Source> {
-        Box::new(self.clone())
     }
 }

@@ -9,6 +9,7 @@
 //! if that is asked for ([`OnBroken`]).
 
 mod cache;
+mod copies;
 mod error;
 mod footprint;
 mod input;
@@ -17,6 +18,7 @@ mod load;
 mod observations;
 mod oracle_general;
 mod perf;
+mod play;
 mod reader;
 mod tally;
 #[cfg(test)]

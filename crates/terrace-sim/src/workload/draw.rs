@@ -7,6 +7,7 @@ use rand_xoshiro::rand_core::Rng;
 
 use super::Context;
 use crate::base::access::Access;
+use crate::base::number::multiply_high;
 use crate::base::random::{Purpose, mix, stream};
 
 /// A stream of random numbers.
@@ -139,11 +140,6 @@ impl Permutation {
         let swap = (row ^ self.swap).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         row << self.bits | column ^ swap >> (64 - self.bits)
     }
-}
-
-/// The upper 64 bits of a product.
-pub(super) fn multiply_high(a: u64, b: u64) -> u64 {
-    a.carrying_mul(b, 0).1
 }
 
 /// The `f64` nearest to a whole number.

@@ -11,12 +11,13 @@
 
 use serde::Deserialize;
 
-use super::draw::{Permutation, Random, access, multiply_high};
+use super::draw::{Permutation, Random, access};
 use super::sequential::slice;
 use super::source::{Operate, Operations};
 use super::values;
 use super::{Context, Endlessly, WorkloadError};
 use crate::base::access::{Access, LINE, LINES_PER_PAGE};
+use crate::base::number::multiply_high;
 use crate::base::random::{Purpose, mix};
 
 /// Elements of 8 bytes in a line.

@@ -1,8 +1,9 @@
 //! Two spans of memory, one of them hot.
 
 use super::Context;
-use super::draw::{Permutation, Random, Writes, access, multiply_high, to_f64, to_u64};
+use super::draw::{Permutation, Random, Writes, access, to_f64, to_u64};
 use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::number::multiply_high;
 use crate::base::random::Purpose;
 
 /// A span of lines on which accesses fall evenly; one that goes past the end of memory continues at its start.

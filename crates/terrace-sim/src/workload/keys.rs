@@ -1,7 +1,8 @@
 //! The choice of one of many items, of which number 0 is the most popular.
 
-use super::draw::{Chance, Random, multiply_high, part, to_f64, to_u64};
+use super::draw::{Chance, Random, part, to_f64, to_u64};
 use super::head::{Grouping, Head, power_integral};
+use crate::base::number::multiply_high;
 
 /// A law by which items are chosen.
 #[derive(Clone, Debug, PartialEq)]

@@ -169,6 +169,17 @@ impl Workload {
         )
     }
 
+    /// Checks that a VM with so many vCPUs can run the load.
+    ///
+    /// # Errors
+    /// If the load asks for more.
+    pub fn check_vcpus(&self, vcpus: u32) -> Result<(), WorkloadError> {
+        match &self.kind {
+            WorkloadKind::Trace(trace) => trace.check_players(vcpus).map_err(broken_trace),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the scale: recorded and hand-written accesses cannot be divided.
     fn check_scale(&self, scale: u64) -> Result<(), WorkloadError> {
         let kind = match self.kind {

@@ -24,8 +24,8 @@ impl Edge {
             .map(|t| format!("\"{}KiB\"", t.1))
             .collect();
         let text = format!(
-            "[machine]\ntiers = [{}]\nvcpus_per_vm = 2\nscale = {}\n[[vm]]\nname = \"a\"\n\
-             tiers = [{}]\npolicy = \"{}\"\n{}\nworkload = {{ kind = \"hotset\", size = \"{}KiB\", \
+            "[machine]\ntiers = [{}]\nvcpus_per_vm = 2\nscale = {}\nsmall_vms = \"allow\"\n\
+             [[vm]]\nname = \"a\"\ntiers = [{}]\npolicy = \"{}\"\n{}\nworkload = {{ kind = \"hotset\", size = \"{}KiB\", \
              hot = 0.1, hot_access = 0.9, write = 0.2, compute_ns = 200, duration = \"{}s\" }}\n",
             names.join(", "),
             self.scale,

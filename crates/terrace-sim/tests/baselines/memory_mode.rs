@@ -7,7 +7,8 @@ use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 /// A scenario of VMs with 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1.
 fn scenario(vms: &[&str]) -> String {
     let mut text =
-        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\n".to_owned();
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\nsmall_vms = \"allow\"\n"
+            .to_owned();
     for (i, keys) in vms.iter().enumerate() {
         text += &format!(
             "[[vm]]\nname = \"vm{i}\"\nfast = \"16MiB\"\nslow = \"48MiB\"\ntables = \"first\"\n{keys}\n"

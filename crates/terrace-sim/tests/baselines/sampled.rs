@@ -11,7 +11,7 @@ pub const HOT: &str =
 /// Runs one VM of a scenario, given without its head.
 pub fn run(scale: u64, tiers: &str, vm: &str, workload: &str) -> VmResult {
     let text = format!(
-        "[machine]\ntiers = [{tiers}]\nvcpus_per_vm = 2\nscale = {scale}\n\
+        "[machine]\ntiers = [{tiers}]\nvcpus_per_vm = 2\nscale = {scale}\nsmall_vms = \"allow\"\n\
          [[vm]]\nname = \"a\"\ntables = \"first\"\n{vm}\nworkload = {{ {workload} }}\n"
     );
     let scenario = Scenario::parse(&text, "small", Path::new("/s")).expect("valid");

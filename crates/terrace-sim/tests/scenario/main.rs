@@ -7,6 +7,7 @@ mod hostile;
 mod owners;
 mod policies;
 mod provision;
+mod small_vms;
 
 use std::path::{Path, PathBuf};
 

@@ -15,6 +15,7 @@
 use terrace_proto::{MoveStatus, PageBitmap};
 
 use super::super::lists::Lists;
+use super::super::needs::{Memory, Need};
 use super::super::{Context, MigrationMode, Moved, Setup, Stage, Unit};
 use super::marks::{free_pages, full_pages, of_tiers};
 use crate::base::number::to_usize;
@@ -103,6 +104,26 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
+    /// The need of a first tier that is larger than what kswapd demotes at a time.
+    #[must_use]
+    pub fn need(memory: Memory) -> Need {
+        let constant = "demotes 32 pages at a time (SWAP_CLUSTER_MAX)";
+        Need::of_pages(CLUSTER, memory, constant)
+    }
+
+    /// The need of a first tier whose demotion watermark is a simulated page at least.
+    #[must_use]
+    pub fn need_of_demotion(memory: Memory) -> Need {
+        Need {
+            relation: "less than a simulated page of this VM's",
+            ..Need::of_pages(
+                Marks::DEMOTION_PARTS,
+                memory,
+                "keeps 2 % of the first tier free (demote_scale_factor)",
+            )
+        }
+    }
+
     /// The lists of a VM, which are filled by the first [`Reclaim::work`].
     #[must_use]
     pub fn new(setup: &Setup, aim: Aim) -> Self {

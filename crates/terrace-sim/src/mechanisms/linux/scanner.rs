@@ -9,6 +9,7 @@
 //! Left out: each thread's own period and the random choice of the thread that scans. All threads of the load count
 //! as one task that finds all pages shared, as if any thread accessed any page.
 
+use super::super::needs::{Need, Part};
 use super::super::{Context, Setup, Stage, Unit};
 use super::marks::full_pages;
 use super::period::Period;
@@ -53,6 +54,14 @@ pub struct Scanner {
 }
 
 impl Scanner {
+    /// The need of a VM that is not smaller than one window.
+    pub const NEED: Need = Need {
+        part: Part::All,
+        least: SCAN_SIZE,
+        constant: "scans 256 MiB at a time (numa_balancing_scan_size_mb)",
+        relation: "more than this VM's",
+    };
+
     /// The scanner of a VM. With `spare_first`, pages of the first tier get no hint.
     #[must_use]
     pub fn new(setup: &Setup, spare_first: bool) -> Self {

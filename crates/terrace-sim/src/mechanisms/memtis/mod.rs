@@ -31,6 +31,7 @@ use split::Splits;
 use thresholds::Thresholds;
 use walks::Walks;
 
+use super::needs::{Need, Part};
 use super::{Context, Mechanism, MigrationMode, Moved, Sample, Setup, Stage, Unit};
 use crate::base::number::low;
 
@@ -39,6 +40,13 @@ const WAKE_EVERY: u64 = 500_000_000;
 
 /// Bytes of 2 MiB pages that each node's `kmigrated` splits when it wakes (`deferred_split_scan_for_htmm`).
 const MAX_SPLIT: u64 = 100 << 20;
+
+/// Least fast memory that is left free, MiB (`get_memcg_promotion_watermark`, `get_memcg_demotion_watermark`).
+const LEAST_FREE: u64 = 50;
+
+/// Most of fast memory that is left free: one part in so many, in a fast memory smaller than any the authors thought
+/// of.
+const MAX_FREE_PART: u64 = 4;
 
 /// Memtis.
 #[derive(Debug)]
@@ -57,6 +65,16 @@ pub struct Memtis {
 }
 
 impl Memtis {
+    /// The least VM for the mechanism's constants.
+    pub fn needs() -> Vec<Need> {
+        vec![Need {
+            part: Part::First,
+            least: (LEAST_FREE * MAX_FREE_PART) << 20,
+            constant: "keeps 50 MiB of the first tier free (get_memcg_promotion_watermark)",
+            relation: "more than a quarter of this VM's",
+        }]
+    }
+
     /// A mechanism to which all pages are cold.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
@@ -272,12 +290,12 @@ fn submit(context: &mut Context, pages: Vec<(Unit, u8)>) {
 
 /// Units that promotions leave free (`get_memcg_promotion_watermark`): 3 % of fast memory.
 fn promotion_mark(context: &Context) -> u64 {
-    mark(context, 3, (100, 50), (1500, 1000))
+    mark(context, 3, (100, LEAST_FREE), (1500, 1000))
 }
 
 /// Free units below which fast memory is freed (`get_memcg_demotion_watermark`): 2 % of it.
 fn demotion_mark(context: &Context) -> u64 {
-    mark(context, 2, (50, 50), (1000, 1000))
+    mark(context, 2, (50, LEAST_FREE), (1000, 1000))
 }
 
 /// A part of fast memory, in percent; if that is below or above so many MiB, other sizes.
@@ -286,7 +304,7 @@ fn mark(context: &Context, percent: u64, low: (u64, u64), high: (u64, u64)) -> u
     let units = |mib: u64| context.units_in(mib << 20);
     if part < units(low.0) {
         // No more than a quarter of a fast memory that is smaller than any the authors thought of.
-        units(low.1).min(context.capacity(0) / 4)
+        units(low.1).min(context.capacity(0) / MAX_FREE_PART)
     } else if part > units(high.0) {
         units(high.1)
     } else {

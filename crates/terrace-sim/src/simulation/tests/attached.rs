@@ -54,7 +54,7 @@ fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
 /// A guest with 8 MiB in each tier and a load of `mib`, whose pages this mechanism places.
 pub fn with(mib: u32, load: &str, begin: impl FnOnce(&Setup) -> Box<dyn Mechanism>) -> Simulation {
     let text = format!(
-        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n\
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nsmall_vms = \"allow\"\nvcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n\
          fast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"autonuma\"\nworkload = {{ {load} }}\n"
     );
     let scenario = Scenario::parse(&text, "test", Path::new("/s")).expect("valid");

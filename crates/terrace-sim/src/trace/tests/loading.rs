@@ -20,20 +20,20 @@ fn lackey(records: &[Record]) -> Vec<u8> {
     writer.finish().expect("a trace").0
 }
 
-fn loaded(records: &[Record], cache: Option<u64>) -> Loaded {
+pub(super) fn loaded(records: &[Record], cache: Option<u64>) -> Loaded {
     let bytes = Box::new(Cursor::new(lackey(records)));
     let reader = Reader::from_bytes("t", bytes, None, OnBroken::Stop).expect("a trace");
     load(reader, cache).expect("a load")
 }
 
 /// A trace in a file of its own, and its folder.
-fn in_file(records: &[Record]) -> (tempfile::TempDir, TraceSpec) {
+pub(super) fn in_file(records: &[Record]) -> (tempfile::TempDir, TraceSpec) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("t.trace"), lackey(records)).expect("a file");
     (folder, TraceSpec::new("t.trace".into()))
 }
 
-fn context(folder: &Path, vcpus: u32) -> Context<'_> {
+pub(super) fn context(folder: &Path, vcpus: u32) -> Context<'_> {
     Context {
         scale: 1,
         seed: 1,
@@ -43,7 +43,7 @@ fn context(folder: &Path, vcpus: u32) -> Context<'_> {
     }
 }
 
-fn drained(source: &mut dyn Source, batch: usize) -> Vec<Access> {
+pub(super) fn drained(source: &mut dyn Source, batch: usize) -> Vec<Access> {
     let mut all = Vec::new();
     let mut batch = vec![Access::default(); batch];
     loop {
@@ -216,13 +216,14 @@ fn the_time_of_records_that_the_cache_holds_passes() {
 fn a_spec_is_read_from_a_scenario_and_unknown_keys_are_refused() {
     let spec: TraceSpec = toml::from_str(
         "file = 'a.trace.zst'\nformat = 'lackey'\naccesses_per_record = 50\ncompute_ns = 0.5\n\
-         cache = '1MiB'\nrepeat = 2\non_broken = 'skip'",
+         cache = '1MiB'\nrepeat = 2\ninflate = 16\nplayers = 4\non_broken = 'skip'",
     )
     .expect("a spec");
     let mut expected = TraceSpec::new("a.trace.zst".into());
     expected.format = Some(super::super::Format::Lackey);
     (expected.accesses_per_record, expected.compute_ns) = (50, 0.5);
     (expected.cache, expected.repeat) = (Some(bytesize::ByteSize::mib(1)), 2);
+    (expected.inflate, expected.players) = (16, 4);
     expected.on_broken = OnBroken::Skip;
     assert_eq!(spec, expected);
     assert_eq!(
@@ -242,6 +243,8 @@ fn a_spec_is_read_from_a_scenario_and_unknown_keys_are_refused() {
 fn parameters_without_meaning_are_refused_by_name() {
     for (key, text) in [
         ("repeat = 0", "repeat = 0"),
+        ("inflate = 0", "inflate = 0"),
+        ("players = 0", "players = 0"),
         ("accesses_per_record = 0", "accesses_per_record = 0"),
         ("compute_ns = NaN", "compute_ns = nan"),
         ("compute_ns = -1", "compute_ns = -1.0"),

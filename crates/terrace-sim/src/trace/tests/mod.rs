@@ -4,6 +4,7 @@ mod cuts;
 mod formats;
 mod hostile;
 mod loading;
+mod playing;
 mod writing;
 
 use std::io::Cursor;
