@@ -193,7 +193,7 @@ fn zipf_has_the_weights_of_its_law() {
 }
 
 #[test]
-fn zipf_at_scale_has_the_curve_of_full_size_and_no_page_of_many_hot_ones() {
+fn zipf_at_scale_has_curve_and_hottest_page_of_full_size() {
     let full: Vec<f64> = (1..=262_144_u32)
         .map(|k| libm::pow(f64::from(k), -0.99))
         .collect();
