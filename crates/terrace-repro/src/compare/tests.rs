@@ -218,8 +218,27 @@ fn results_come_in_the_plans_order_whatever_ends_first() {
         let runs = finished.runs.into_iter();
         runs.map(|run| run.result.policy).collect::<Vec<_>>()
     };
-    assert_eq!(order(5), policies);
-    assert_eq!(order(1), policies);
+    let expected = names(&["vtmm", "random", "oracle", "first-touch", "static-best"]);
+    assert_eq!(order(5), expected);
+    assert_eq!(order(1), expected);
+}
+
+#[test]
+fn static_best_runs_beside_first_touch_once() {
+    let jobs = |policies: &[&str]| {
+        Plan::compare(&scenario(), &names(policies), None)
+            .unwrap()
+            .wanted()
+    };
+    assert_eq!(jobs(&["first-touch"]), 2);
+    assert_eq!(jobs(&["static-best", "first-touch"]), 2);
+    assert_eq!(jobs(&["vtmm", "oracle"]), 2);
+    assert_eq!(
+        Plan::single(&scenario(), Some("first-touch"))
+            .unwrap()
+            .wanted(),
+        1
+    );
 }
 
 #[test]
