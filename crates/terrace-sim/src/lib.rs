@@ -25,7 +25,7 @@ pub use base::number;
 pub use base::tier::Tier;
 pub use guest::reclaim::BalloonStep;
 pub use host::device::{Device, Provision, Resize};
-pub use host::start::Start;
+pub use host::start::{Initial, Start, Tables};
 pub use machine::costs::Costs;
 pub use machine::tlb::{Cached, Tlb};
 pub use mechanisms::{Name, Side};

@@ -3,8 +3,8 @@
 use terrace_sim::{Scenario, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
-use crate::repro::runs::{Load, Results, Run, computing};
-use crate::repro::{Experiment, ExperimentKind, Figure, File, Paper, Why};
+use crate::repro::runs::{Load, Results, Run};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// Accesses per sample; what §6.4 finds best is the third.
 const PERIODS: [u64; 5] = [1021, 2039, 4093, 8191, 16381];
@@ -47,18 +47,6 @@ pub const FIGURE_8: Experiment = Experiment {
     runs,
     rows,
     why: &[
-        Why {
-            rows: "run time, split period 512 ms, threshold 11",
-            text: "what the program computes is not in the text. Ours computes 5 ns per update; with 100 ns it takes \
-                   {computing} s under hyperplace.",
-            figures: &[Figure {
-                name: "computing",
-                what: "hyperplace with 100 ns of computing per update: run time, s",
-                value: "165",
-                runs: |load| vec![run(&computing(load.base(), 100.0), BEST)],
-                of: |results| seconds(results, BEST),
-            }],
-        },
         Why::new(
             "split period of the shortest",
             "each epoch halves the hot ranges once, from a root of 40 TiB, and what is not found is served by PMem until \
