@@ -120,7 +120,7 @@ pub enum HostPolicy {
     Baseline(String, Name, Side),
     /// Memory mode: the machine's DRAM is a cache of the second tier, where all pages are; the name as given.
     MemoryMode(String),
-    /// No placement: pages stay where [`Start`] puts them.
+    /// No placement: pages stay where [`Initial`] puts them.
     FirstTouch,
     /// Dealing of pages to the tiers in turn, in proportion to the VM's sizes; pages stay there.
     Interleave,
