@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn more_tiers_than_a_vm_has_are_not_read() {
-        use terrace_proto::provision::{MAX_TIERS, OrderView, ProvisioningStatus};
+        use terrace_proto::provision::{MAX_TIERS, ProvisioningStatus};
         let of = |tiers| json!({"elastic": null, "tiers": vec![json!({}); tiers]});
         serde_json::from_value::<ProvisioningStatus>(of(MAX_TIERS)).unwrap();
         let error = serde_json::from_value::<ProvisioningStatus>(of(MAX_TIERS + 1)).unwrap_err();
@@ -102,8 +102,5 @@ mod tests {
             error.to_string().contains("a list of 4 tiers at most"),
             "{error}"
         );
-        let order = json!({"number": 1, "origin": "operator", "age_s": 0.0, "from_bytes": vec![0; 100_000],
-            "size_bytes": [], "state": "met", "why": null});
-        serde_json::from_value::<OrderView>(order).unwrap_err();
     }
 }

@@ -189,6 +189,24 @@ impl Config {
         Ok(())
     }
 
+    /// Warnings about settings that are valid and have no effect, for people; each begins with the path of its key.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let is_idle = |vm: &VmConfig| vm.moves && !vm.is_opted_in();
+        let what = "moves = true has no effect while scan = false: pages that are not observed are not ranked. \
+                    Set scan = true too";
+        let defaults = self.vm("").is_ok_and(|vm| is_idle(&vm));
+        let sections = self.vms.keys().filter(|name| {
+            let own = self.vms.get(*name).is_some_and(|vm| vm.moves == Some(true));
+            own && self.vm(name).is_ok_and(|vm| is_idle(&vm))
+        });
+        let mut warnings: Vec<String> = sections.map(|name| format!("vm.{name}: {what}")).collect();
+        if defaults && self.vms.is_empty() {
+            warnings.push(format!("defaults: {what}"));
+        }
+        warnings
+    }
+
     /// The configuration of the VM of this name: its own section over the defaults.
     pub fn vm(&self, name: &str) -> Result<VmConfig> {
         let none = RawVm::default();
@@ -371,6 +389,16 @@ mod tests {
         assert!(!vm.scan && !vm.moves);
         assert_eq!(vm.writes.source, WriteSource::None);
         assert_eq!(vm.tracker, TrackerChoice::Auto);
+    }
+
+    #[test]
+    fn moves_without_scans_are_warned_of() {
+        let warnings = |text| Config::parse(text).unwrap().warnings();
+        let found = warnings("[vm.a]\nmoves = true\n[vm.b]\nmoves = true\nscan = true\n");
+        assert!(found.len() == 1 && found[0].starts_with("vm.a: moves = true has no effect"));
+        assert!(warnings("[defaults]\nmoves = true\n")[0].starts_with("defaults: "));
+        assert!(warnings("[defaults]\nmoves = true\n[vm.a]\nscan = true\n").is_empty());
+        assert!(warnings("[defaults]\nscan = true\n[vm.a]\nmoves = true\n").is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use terrace_config::{Config, Sources};
+use terrace_proto::printable::printable;
 use terraced::{Inbox, Simulated, Speed};
 
 /// Tiered memory for the virtual machines of this host: hot pages in fast memory, cold ones in slow.
@@ -71,9 +72,11 @@ fn serve(args: &Args) -> Result<()> {
     let config = Config::new(&sources)?;
     start_logging();
     tracing::info!("configuration: {}", sources.text());
-    let policies = config.engine.renamed_policies();
-    for renamed in sources.renamed().chain(policies.iter().map(String::as_str)) {
-        tracing::warn!("{renamed}");
+    let mut warnings = config.engine.renamed_policies();
+    warnings.extend(sources.renamed().map(str::to_owned));
+    warnings.extend(config.warnings());
+    for warning in &warnings {
+        tracing::warn!("{}", printable(warning));
     }
     terraced::confine_process(&config)?;
     terraced::serve(config, stopped_by_signals)

@@ -33,13 +33,16 @@ pub fn run(command: &Config) -> Result<ExitCode> {
         Ok(sources) => DaemonConfig::new(sources),
         Err(problem) => Err(problem.clone()),
     };
-    for renamed in checked.iter().flat_map(|c| c.engine.renamed_policies()) {
-        eprintln!("terrace: {}", printable(&renamed.to_string()));
+    let mut warnings = Vec::new();
+    if let Ok(config) = &checked {
+        warnings.extend(config.engine.renamed_policies());
+        warnings.extend(config.warnings());
     }
     let problem = checked.err();
     let sources = sources.unwrap_or_default();
-    for renamed in sources.renamed() {
-        eprintln!("terrace: {}", printable(renamed));
+    warnings.extend(sources.renamed().map(str::to_owned));
+    for warning in &warnings {
+        eprintln!("terrace: {}", printable(warning));
     }
     if *json {
         let table = effective.then(|| sources.effective_table());

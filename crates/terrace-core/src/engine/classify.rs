@@ -173,7 +173,7 @@ impl Vm {
             );
         }
         if self.rounds.refused.total() > 0 {
-            text += &format!("; not moved: {}", self.rounds.refused.text());
+            text += &format!("; pages not moved: {}", self.rounds.refused.text());
         }
         if round.split_units > 0 {
             text += &format!(

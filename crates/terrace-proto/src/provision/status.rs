@@ -16,7 +16,6 @@ pub struct Ordered {
     /// The same in words, to stand after "by".
     pub by_name: String,
     /// The size that each tier is to have, bytes, fastest first; `null` if the order leaves it alone.
-    #[serde(deserialize_with = "tiers_within_max")]
     pub size_bytes: Vec<Option<u64>>,
 }
 
@@ -139,10 +138,8 @@ pub struct OrderView {
     /// Seconds since it was given.
     pub age_s: f64,
     /// Sizes of the tiers when the order was given, bytes.
-    #[serde(deserialize_with = "tiers_within_max")]
     pub from_bytes: Vec<u64>,
     /// The size that each tier is to have, bytes; `null` if the order leaves it alone.
-    #[serde(deserialize_with = "tiers_within_max")]
     pub size_bytes: Vec<Option<u64>>,
     /// The order's progress.
     pub state: OrderState,
