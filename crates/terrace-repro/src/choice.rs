@@ -5,7 +5,7 @@
 //! memory costs ([`terrace_sim::Simulation`]) and how much slower a VM was ([`crate::compare`]).
 
 use serde::Serialize;
-use terrace_sim::{RunResult, Sweep, quantity};
+use terrace_sim::{RunResult, Sweep, policy, quantity};
 
 /// The size to take under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,7 +25,11 @@ pub fn choices(runs: &[&RunResult]) -> Vec<Choice> {
     let asks =
         |run: &RunResult| run.sweep.is_some() && run.vms.iter().any(|vm| vm.max_slowdown.is_some());
     let mut found: Vec<Choice> = Vec::new();
-    for run in runs.iter().filter(|run| asks(run)) {
+    // A bound is nothing that one could take.
+    for run in runs
+        .iter()
+        .filter(|run| asks(run) && !policy::is_bound(&run.policy))
+    {
         if found.iter().all(|choice| choice.policy != run.policy) {
             found.push(choose(&run.policy, runs));
         }
@@ -141,12 +145,12 @@ mod tests {
             run("vtmm", 2, Some(1.3), Some(5.0)),
             run("vtmm", 8, Some(1.1), Some(8.0)),
             run("vtmm", 4, Some(1.2), Some(6.0)),
-            run("oracle", 2, Some(1.1), Some(5.0)),
-            run("oracle", 4, Some(1.0), Some(6.0)),
+            run("tpp", 2, Some(1.1), Some(5.0)),
+            run("tpp", 4, Some(1.0), Some(6.0)),
         ];
         let expected = [
             ("vtmm".into(), Some(4), Some(7.0)),
-            ("oracle".into(), Some(2), Some(6.0)),
+            ("tpp".into(), Some(2), Some(6.0)),
         ];
         assert_eq!(chosen(&runs), expected);
     }

@@ -26,7 +26,8 @@ pub enum Sim {
         output: Output,
     },
     /// Simulate a scenario under several policies and print them side by side, with what memory costs
-    /// (GiB times each tier's price_per_gib) and, in a sweep, the cheapest size within max_slowdown.
+    /// (GiB times each tier's price_per_gib) and, in a sweep, the cheapest size within max_slowdown. With
+    /// first-touch, static-best is run too, and WAY is the part of the way between the two that each goes.
     Compare {
         /// The scenario.
         file: PathBuf,

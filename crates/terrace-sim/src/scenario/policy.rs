@@ -112,8 +112,20 @@ pub fn descriptions() -> Vec<Description> {
 /// Whether a policy of that name is run by neither the engine nor a mechanism, so that it has no rounds.
 #[must_use]
 pub fn is_unmanaged(name: &str) -> bool {
-    let bare = name.split_once('@').map_or(name, |(bare, _)| bare);
+    let bare = bare(name);
     is_memory_mode(bare) || is_clairvoyant(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
+}
+
+/// Whether the policy of that name is a bound.
+#[must_use]
+pub fn is_bound(name: &str) -> bool {
+    let bare = bare(name);
+    is_clairvoyant(bare) || ["static-best", "all-fast", "all-slow"].contains(&bare)
+}
+
+/// A policy's name without its side and parameters.
+fn bare(name: &str) -> &str {
+    name.split(['@', ' ']).next().unwrap_or(name)
 }
 
 fn is_clairvoyant(name: &str) -> bool {
@@ -265,12 +277,9 @@ impl RawPolicy {
 
 /// The bound that knows each window, if the table names it.
 fn bound(raw: &RawTable, side: Option<Side>, path: &str) -> Result<Option<HostPolicy>, Fault> {
-    if !is_clairvoyant(&raw.base) {
-        if raw.by.is_some() {
-            let what = "belongs to base = \"clairvoyant\" alone: leave it out";
-            return Err(Fault::new(format!("{path}.by"), what));
-        }
-        return Ok(None);
+    if !is_clairvoyant(&raw.base) && raw.by.is_some() {
+        let what = "belongs to base = \"clairvoyant\" alone: leave it out";
+        return Err(Fault::new(format!("{path}.by"), what));
     }
     let stages = [
         &raw.observe,
@@ -279,9 +288,17 @@ fn bound(raw: &RawTable, side: Option<Side>, path: &str) -> Result<Option<HostPo
         &raw.place,
         &raw.moves,
     ];
-    if stages.iter().any(|stage| stage.is_some()) {
-        let what = "a bound has no stages that can be replaced: leave the other keys out";
-        return Err(Fault::new(path, what));
+    if is_bound(&raw.base) && stages.iter().any(|stage| stage.is_some()) {
+        let all: Vec<&str> = engine_names().map(PolicyName::name).collect();
+        let what = format!(
+            "\"{}\" is a bound, no stage of it can be replaced: allowed is {}",
+            raw.base,
+            all.join(", ")
+        );
+        return Err(Fault::new(format!("{path}.base"), what));
+    }
+    if !is_clairvoyant(&raw.base) {
+        return Ok(None);
     }
     no_engine_in_guests(side, &format!("{path}.where"))?;
     Ok(Some(HostPolicy::Clairvoyant(
