@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,9 @@ use crate::renamed;
 
 /// The file that is read if none is named.
 pub const DEFAULT_FILE: &str = "/etc/terrace/terrace.toml";
+
+/// Largest file of a configuration, bytes.
+const MAX_FILE: u64 = 16 << 20;
 
 /// Every key with its default, as shipped.
 const REFERENCE: &str = include_str!("../../../dist/terrace.toml");
@@ -229,6 +233,22 @@ impl Sources {
     }
 }
 
+/// Reads a regular file of at most [`MAX_FILE`] bytes: a pipe may never end, and a device has no end.
+fn read_regular(file: &Path) -> io::Result<String> {
+    let known = std::fs::metadata(file)?;
+    if !known.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    let read = std::fs::File::open(file)?
+        .take(MAX_FILE + 1)
+        .read_to_string(&mut text)?;
+    if read as u64 > MAX_FILE {
+        return Err(io::Error::other("it is larger than 16 MiB"));
+    }
+    Ok(text)
+}
+
 /// The `*.toml` of the folder beside `file`, by name.
 fn drop_ins(file: &Path) -> Result<Vec<PathBuf>, Problem> {
     let mut folder = file.as_os_str().to_owned();
@@ -260,7 +280,7 @@ fn drop_ins(file: &Path) -> Result<Vec<PathBuf>, Problem> {
 
 impl Layer {
     fn read(file: PathBuf) -> Result<Self, Problem> {
-        match std::fs::read_to_string(&file) {
+        match read_regular(&file) {
             Ok(text) => Self::parse(file, text),
             Err(error) => Err(Problem {
                 file: Some(file),
@@ -635,6 +655,18 @@ mod tests {
         let problem = Sources::read(Some(name)).unwrap_err();
         let json = toml::to_string(&problem).unwrap();
         assert!(json.contains("/nonexistent/\u{fffd}.toml"), "{json}");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_read() {
+        let dir = folder("", &[]);
+        let pipe = dir.path().join("terrace.toml.d/x.toml");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.is_ok_and(|status| status.success()), "no pipe");
+        let problem = read(&dir).unwrap_err();
+        assert!(problem.what.contains("no regular file"), "{problem}");
+        let problem = Sources::read(Some(Path::new("/dev/zero"))).unwrap_err();
+        assert!(problem.what.contains("no regular file"), "{problem}");
     }
 
     #[test]

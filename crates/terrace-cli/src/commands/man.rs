@@ -34,6 +34,10 @@ fn write(command: clap::Command, folder: &Path) -> Result<()> {
         .tempfile_in(folder)?;
     page.render(&mut file)?;
     file.flush()?;
-    file.persist(folder.join(page.get_filename()))?;
+    let name = page.get_filename();
+    let placed = file
+        .persist(folder.join(&name))
+        .map_err(|error| error.error);
+    placed.with_context(|| format!("the page {name}"))?;
     Ok(())
 }

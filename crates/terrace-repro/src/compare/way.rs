@@ -8,7 +8,8 @@ pub const ENDS: [&str; 2] = ["first-touch", "static-best"];
 /// The distance of the ends below which there is no way, as a part of first-touch's run time.
 const TOO_SHORT: f64 = 0.01;
 
-/// Fills in the way of runs of one scenario, if both ends are among them.
+/// Fills in the way of runs of one scenario, if both ends are among them. If `static-best` is the slower one, there is no
+/// way either: it failed as a bound.
 pub fn fill_in(runs: &mut [&mut RunResult]) {
     let [Some(first_touch), Some(best)] = ENDS.map(|name| {
         let end = runs.iter().find(|run| run.policy == name)?;
@@ -86,6 +87,16 @@ mod tests {
             ("vtmm", &[1.0, 4.0]),
         ]);
         assert!((found[2].unwrap().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_bound_that_failed_is_the_end_of_no_way() {
+        let found = ways(&[
+            ("first-touch", &[2.0]),
+            ("static-best", &[3.0]),
+            ("vtmm", &[1.5]),
+        ]);
+        assert_eq!(found, [Some(None); 3]);
     }
 
     #[test]

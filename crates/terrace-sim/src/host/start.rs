@@ -64,14 +64,25 @@ pub fn back(guest: &Guest, second: &mut SecondStage, deal: Deal, tables: Tables,
     for unit in second.first_data()..second.len() {
         let page = second.first_frame(unit).0 - u64::from(guest.first_data());
         if tables == Tables::Along && page.is_multiple_of(PAGES_PER_HUGE) {
-            for frame in guest.tables_above(low(page)) {
-                let table = second.unit_of(frame);
-                if second.tier(table).is_none() {
-                    second.put(table, Some(dealer.next()));
-                }
-            }
+            back_tables(guest, second, &mut dealer, low(page));
         }
         second.put(unit, Some(dealer.next()));
+    }
+    if tables == Tables::Along {
+        // Pages that are on the swap device were touched too.
+        for block in 0..guest.pages().div_ceil(PAGES_PER_HUGE) {
+            back_tables(guest, second, &mut dealer, low(block * PAGES_PER_HUGE));
+        }
+    }
+}
+
+/// Backs the page tables on the way to a page that nothing backs yet.
+fn back_tables(guest: &Guest, second: &mut SecondStage, dealer: &mut Dealer, page: u32) {
+    for frame in guest.tables_above(page) {
+        let table = second.unit_of(frame);
+        if second.tier(table).is_none() {
+            second.put(table, Some(dealer.next()));
+        }
     }
 }
 
@@ -121,7 +132,7 @@ impl Dealer {
         tier
     }
 
-    /// The tier that is furthest behind its share of the units.
+    /// The tier that is furthest behind its share of the units, of those with room.
     fn furthest_behind(&self) -> u8 {
         let all: u64 = self.fit.iter().sum::<u64>().max(1);
         let number: u64 = self.dealt.iter().sum::<u64>() + 1;
@@ -131,10 +142,12 @@ impl Dealer {
             i128::try_from(wanted).unwrap_or(i128::MAX)
                 - i128::from(self.dealt[tier]) * i128::from(all)
         };
-        let tiers = 0..=last(&self.fit);
+        let last = last(&self.fit);
+        let tiers =
+            (0..=last).filter(|tier| self.dealt[usize::from(*tier)] < self.fit[usize::from(*tier)]);
         tiers
             .max_by_key(|tier| (due(tier), u8::MAX - tier))
-            .unwrap_or(0)
+            .unwrap_or(last)
     }
 }
 
@@ -174,6 +187,27 @@ mod tests {
     fn interleave_deals_in_proportion() {
         let found = tiers(Deal::InTurn, &[3, 6]);
         assert_eq!(found, [1, 0, 1, 1, 0, 1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn what_interleave_has_no_room_for_goes_to_the_last_tier() {
+        let found = tiers(Deal::InTurn, &[2, 3]);
+        assert_eq!(
+            found.iter().filter(|tier| **tier == 0).count(),
+            2,
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn tables_of_pages_on_the_swap_device_are_backed_too() {
+        let guest = Guest::new(8 * 512, PageSize::Base, 512).unwrap();
+        let (tables, data) = (guest.table_frames(), guest.first_data());
+        let second = SecondStage::new(guest.frames(), PageSize::Base, tables, data);
+        let mut second = second.counting_tables();
+        let deal = Deal::InOrder(Start::FirstTouch);
+        back(&guest, &mut second, deal, Tables::Along, &[600, 600]);
+        assert!((1..tables).all(|frame| second.tier(frame).is_some()));
     }
 
     #[test]

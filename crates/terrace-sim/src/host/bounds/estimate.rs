@@ -7,11 +7,15 @@ use crate::machine::profile::Totals;
 use crate::machine::tier::{Load, Traffic};
 use crate::machine::{PS, TIERS};
 
-/// Length of a step, ns.
-const STEP_NS: f64 = 50_000.0;
+/// Length of a step, ns: the machine's quantum. Longer steps swing at saturation, where a wait that is too long makes
+/// the next one too short.
+const STEP_NS: f64 = 10_000.0;
 
-/// Number of steps, after which the tiers' loads no longer change.
-const STEPS: u32 = 200;
+/// Number of steps until the tiers' loads have settled.
+const SETTLING: u32 = 400;
+
+/// Number of steps after these over which the mean is taken.
+const STEADY: u32 = 200;
 
 /// The demand of a VM on memory, per access to its data.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +102,7 @@ impl Demand {
     }
 }
 
-/// Time of a vCPU for one access of each VM, ns, once the tiers' loads have settled.
+/// Time of a vCPU for one access of each VM, ns: the mean once the tiers' loads have settled.
 #[must_use]
 pub fn access_ns(tiers: &[Tier], vms: &[(Demand, Shares)]) -> Vec<f64> {
     let mut loads: Vec<Load> = tiers.iter().map(Load::new).collect();
@@ -108,8 +112,14 @@ pub fn access_ns(tiers: &[Tier], vms: &[(Demand, Shares)]) -> Vec<f64> {
             .map(|(demand, shares)| demand.access_ns(shares, loads));
         ns.collect()
     };
-    for _ in 0..STEPS {
+    let mut rates = vec![0.0; vms.len()];
+    for step in 0..SETTLING + STEADY {
         let access_ns = each(&loads);
+        if step >= SETTLING {
+            for (rate, ns) in rates.iter_mut().zip(&access_ns) {
+                *rate += 1.0 / ns.max(1e-3);
+            }
+        }
         let (mut accesses, mut vcpus) = (0.0, 0.0);
         let mut traffic = [Traffic::default(); TIERS];
         for ((demand, shares), ns) in vms.iter().zip(&access_ns) {
@@ -127,5 +137,80 @@ pub fn access_ns(tiers: &[Tier], vms: &[(Demand, Shares)]) -> Vec<f64> {
             load.add_traffic(STEP_NS, traffic, mean_ns);
         }
     }
-    each(&loads)
+    rates
+        .into_iter()
+        .map(|rate| f64::from(STEADY) / rate)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::TierKind;
+
+    use super::*;
+
+    fn tier(read_ns: f64, read_gb_s: f64, write_gb_s: f64, line: u64) -> Tier {
+        Tier {
+            name: "tier".into(),
+            kind: TierKind::Dram,
+            bytes: 1 << 30,
+            read_ns,
+            write_ns: read_ns,
+            read_gb_s,
+            write_gb_s,
+            line,
+            price_per_gib: None,
+        }
+    }
+
+    /// Writes alone, by so many vCPUs, of which the first tier takes `part`.
+    fn write_ns(vcpus: f64, part: f64) -> f64 {
+        let tiers = [tier(81.0, 120.0, 82.0, 64), tier(310.0, 37.0, 13.0, 256)];
+        let demand = Demand {
+            vcpus,
+            other_ns: 20.0,
+            parallelism: 8.0,
+            walkers: 2.0,
+            host_lines: 0.0,
+            read_bytes: [64.0, 256.0, 0.0, 0.0],
+            written_bytes: [64.0, 256.0, 0.0, 0.0],
+        };
+        let shares = Shares {
+            writes: [part, 1.0 - part, 0.0, 0.0],
+            ..Shares::default()
+        };
+        access_ns(&tiers, &[(demand, shares)])[0]
+    }
+
+    #[test]
+    fn saturated_tiers_settle_at_what_they_serve() {
+        for vcpus in [8.0, 64.0, 256.0] {
+            // Every write reads and writes a line of 256 bytes in the second tier.
+            let served = 256.0 / 37.0 + 256.0 / 13.0;
+            let found = write_ns(vcpus, 0.0) / vcpus;
+            let is_bound = vcpus > 8.0;
+            assert!(
+                !is_bound || (found * 0.97 / served - 1.0).abs() < 0.03,
+                "{vcpus}: {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_time_falls_until_the_first_tier_is_used_up_and_rises_then() {
+        for vcpus in [8.0, 64.0] {
+            let times: Vec<f64> = (0..=20)
+                .map(|n| write_ns(vcpus, f64::from(n) / 20.0))
+                .collect();
+            let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+            let best = times.iter().position(|ns| *ns == least).unwrap();
+            let falls = times[..=best]
+                .windows(2)
+                .all(|pair| pair[1] <= pair[0] * 1.005);
+            let rises = times[best..]
+                .windows(2)
+                .all(|pair| pair[1] >= pair[0] * 0.995);
+            assert!(falls && rises && best > 10, "{vcpus}: {times:?}");
+        }
+    }
 }
