@@ -396,3 +396,22 @@ fn bounds_are_bounds_in_every_kind_of_vm() {
         }
     }
 }
+
+#[test]
+fn many_vcpus_that_write_do_not_break_static_best() {
+    let write = r#"kind = "sequential", size = "16MiB", write = 1.0, ops = 1_000_000"#;
+    let uniform = r#"kind = "hotset", size = "16MiB", hot = 1.0, hot_access = 1.0, write = 0.5, duration = "40ms""#;
+    for load in [write, uniform] {
+        let rate = |policy: &str| {
+            let text = format!(
+                "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 64\n[[vm]]\nname = \"a\"\n\
+                 fast = \"8MiB\"\nslow = \"16MiB\"\npolicy = \"{policy}\"\nworkload = {{ {load} }}\n"
+            );
+            let scenario =
+                Scenario::parse(&text, "test", Path::new(".")).expect("a valid scenario");
+            vm(&scenario).ops_per_s
+        };
+        let (start, once) = (rate("first-touch"), rate("static-best"));
+        assert!(once > start * 0.99, "{load}: {once} {start}");
+    }
+}
