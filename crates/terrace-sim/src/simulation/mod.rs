@@ -197,7 +197,9 @@ impl Simulation {
         let mut free = self.machine.free(&self.vms);
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         let tiers = &self.scenario.machine.tiers;
-        clairvoyant::place_windows(&mut self.vms, tiers, self.clock.ps(), env.now_ns);
+        if clairvoyant::place_windows(&mut self.vms, tiers, self.clock.ps(), env.now_ns) {
+            self.count_state();
+        }
         for (number, vm) in self.vms.iter_mut().enumerate() {
             self.machine.run(number, vm, &mut free, &env);
         }

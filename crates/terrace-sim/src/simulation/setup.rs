@@ -303,7 +303,9 @@ pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
             placed.push((vm, run, fit));
         }
     }
-    profiled::place(&mut placed, &simulation.scenario.machine.tiers);
+    let bytes = profiled::place(&mut placed, &simulation.scenario.machine.tiers);
+    let vms: u64 = simulation.vms.iter().map(Vm::heap_bytes).sum();
+    simulation.state.1 = vms + bytes as u64;
 }
 
 /// Pages of the guest's tables that count within the VM's sizes.

@@ -94,7 +94,7 @@ impl Clairvoyant {
         let ranking = Ranking::new(&uses, weights, &self.fit, demand, is_first);
         self.ranking_bytes = self
             .ranking_bytes
-            .max(ranking.heap_bytes() + pages.len() * 8);
+            .max(ranking.peak_bytes() + pages.len() * 8);
         ranking
     }
 
@@ -173,15 +173,15 @@ fn data_only(mut uses: Vec<Use>, vm: &Vm) -> Vec<Use> {
 }
 
 /// Places the pages of the windows that begin now. `now` is in ps as simulated, `now_ns` in ns of the full-size
-/// machine.
-pub fn place_windows(vms: &mut [Vm], tiers: &[Tier], now: u64, now_ns: u64) {
+/// machine. Returns whether there were any.
+pub fn place_windows(vms: &mut [Vm], tiers: &[Tier], now: u64, now_ns: u64) -> bool {
     let is_due = |vm: &Vm| {
         vm.clairvoyant
             .as_ref()
             .is_some_and(|bound| bound.is_due(vm, now))
     };
     if !vms.iter().any(is_due) {
-        return;
+        return false;
     }
     let weights = Weights::new(tiers);
     let mut placed = Vec::new();
@@ -203,6 +203,7 @@ pub fn place_windows(vms: &mut [Vm], tiers: &[Tier], now: u64, now_ns: u64) {
     for (at, ranking) in placed.into_iter().zip(&rankings) {
         put(&mut vms[at], ranking, part);
     }
+    true
 }
 
 /// Moves a VM's units, for free.

@@ -63,8 +63,9 @@ pub fn uses(space: &Space, pages: &[[u32; 2]], lines: &[u32]) -> Vec<Use> {
     uses
 }
 
-/// Places the pages of VMs by their profiles. `fit`: units that fit into each tier, by VM.
-pub fn place(vms: &mut [(&mut Vm, &WholeRun, Vec<u64>)], tiers: &[Tier]) {
+/// Places the pages of VMs by their profiles, and returns the most bytes that this took. `fit`: units that fit into each
+/// tier, by VM.
+pub fn place(vms: &mut [(&mut Vm, &WholeRun, Vec<u64>)], tiers: &[Tier]) -> usize {
     let weights = Weights::new(tiers);
     let rank = |(vm, run, fit): &(&mut Vm, &WholeRun, Vec<u64>)| {
         let uses = uses(&vm.space, run.profile.pages(), run.profile.tables());
@@ -78,6 +79,8 @@ pub fn place(vms: &mut [(&mut Vm, &WholeRun, Vec<u64>)], tiers: &[Tier]) {
             vm.space.second.put(unit, Some(tier));
         }
     }
+    let profiles = vms.iter().map(|(_, run, _)| run.profile.heap_bytes());
+    profiles.sum::<usize>() + rankings.iter().map(Ranking::peak_bytes).sum::<usize>()
 }
 
 /// The frames of tables that a profile counts.

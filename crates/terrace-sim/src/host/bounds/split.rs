@@ -1,7 +1,7 @@
 //! The split of memory between the tiers: the units that cost most come first, and as many of them are fast as pays.
 
 use super::estimate::{Demand, Shares, access_ns};
-use crate::base::number::{float, index, low, to_usize, whole};
+use crate::base::number::{float, low, to_usize, whole};
 use crate::base::tier::Tier;
 use crate::machine::TIERS;
 
@@ -169,10 +169,12 @@ impl Ranking {
         units.map(move |(at, unit)| (*unit, u8::try_from(tier(at)).unwrap_or(0)))
     }
 
-    /// Bytes on the heap.
+    /// Bytes on the heap while the ranking was made, the uses that it was made of and their order among them.
     #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        self.units.capacity() * index(4) + self.before.capacity() * 32
+    pub fn peak_bytes(&self) -> usize {
+        let ranked = size_of::<Use>() + size_of::<(f64, bool, &Use)>();
+        self.units.capacity() * (size_of::<u32>() + ranked)
+            + self.before.capacity() * size_of::<[f64; 4]>()
     }
 }
 
