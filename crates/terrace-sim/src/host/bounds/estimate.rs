@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_falls_until_the_first_tier_is_used_up_and_rises_then() {
+    fn time_falls_until_the_first_tier_is_used_up_then_rises() {
         for vcpus in [8.0, 64.0] {
             let times: Vec<f64> = (0..=20)
                 .map(|n| write_ns(vcpus, f64::from(n) / 20.0))
