@@ -4,7 +4,7 @@
 //! VM's slowdown against the run in which every VM is `all-fast`. Results come in the order of the
 //! plan, whatever the order in which runs end. It leaves to others: a run itself ([`terrace_sim::Simulation`]).
 
-mod way;
+pub mod way;
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;

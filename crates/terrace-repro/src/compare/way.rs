@@ -24,6 +24,21 @@ pub fn fill_in(runs: &mut [&mut RunResult]) {
     }
 }
 
+/// The sentence about a `static-best` that is slower than `first-touch`.
+pub const FAILED: &str = "static-best is slower than first-touch here, so it is no bound and there is no WAY: the load does \
+    other work in a slower run, or what is hot changes. Give it ops instead of a duration, or more time.";
+
+/// Whether `static-best` is slower than `first-touch` in some comparison: at one size of a sweep, say.
+#[must_use]
+pub fn has_failed(runs: &[&RunResult]) -> bool {
+    let [start, best] = ENDS.map(|name| runs.iter().filter(move |run| run.policy == name));
+    best.clone().any(|best| {
+        let mut same = start.clone().filter(|start| start.sweep == best.sweep);
+        let both = |start: &&RunResult| slowdown(best).zip(slowdown(start));
+        same.any(|start| both(start).is_some_and(|(best, start)| best > start * (1.0 + TOO_SHORT)))
+    })
+}
+
 /// The geometric mean of the VMs' slowdowns.
 fn slowdown(run: &RunResult) -> Option<f64> {
     let logs = run
@@ -43,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    fn ways(runs: &[(&str, &[f64])]) -> Vec<Option<Option<f64>>> {
+    fn runs(runs: &[(&str, &[f64])]) -> Vec<RunResult> {
         let run = |(policy, slowdowns): &(&str, &[f64])| RunResult {
             policy: (*policy).into(),
             vms: slowdowns
@@ -55,7 +70,11 @@ mod tests {
                 .collect(),
             ..RunResult::default()
         };
-        let mut runs: Vec<RunResult> = runs.iter().map(run).collect();
+        runs.iter().map(run).collect()
+    }
+
+    fn ways(of: &[(&str, &[f64])]) -> Vec<Option<Option<f64>>> {
+        let mut runs = runs(of);
         fill_in(&mut runs.iter_mut().collect::<Vec<_>>());
         runs.into_iter()
             .map(|run| run.way.map(|way| way.0))
@@ -97,6 +116,13 @@ mod tests {
             ("vtmm", &[1.5]),
         ]);
         assert_eq!(found, [Some(None); 3]);
+        let failed = |start: &[f64], best: &[f64]| {
+            let runs = runs(&[("first-touch", start), ("static-best", best)]);
+            has_failed(&runs.iter().collect::<Vec<_>>())
+        };
+        assert!(failed(&[2.0], &[3.0]) && !failed(&[2.0], &[2.01]));
+        // One VM is slower and the other gains more: there is a way.
+        assert!(!failed(&[2.0, 4.0], &[2.2, 2.0]));
     }
 
     #[test]

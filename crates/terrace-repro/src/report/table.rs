@@ -5,6 +5,7 @@ use terrace_sim::{Output, RunResult, VmResult, number::float, policy::is_unmanag
 use super::cast::{Cast, sweep_label};
 use super::format::{NONE, bytes, escaped, fixed, percent, short};
 use crate::choice::{choices, money};
+use crate::compare::way;
 
 /// Rounds below which a policy's figures say little.
 const FEW_ROUNDS: u64 = 3;
@@ -121,6 +122,9 @@ pub fn draw(cast: &Cast) -> String {
     let results: Vec<&RunResult> = cast.runs.iter().map(|run| &run.result).collect();
     for choice in choices(&results) {
         out += &format!("<p>{}.</p>\n", escaped(&choice.sentence()));
+    }
+    if way::has_failed(&results) {
+        out += &format!("<p class=\"warn\">{}</p>\n", escaped(way::FAILED));
     }
     if cast
         .runs

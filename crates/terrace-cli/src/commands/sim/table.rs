@@ -1,6 +1,7 @@
 //! Runs as a table for people.
 
 use terrace_repro::choice;
+use terrace_repro::compare::way as ways;
 use terrace_sim::{RunResult, VmResult, policy};
 
 use crate::render;
@@ -79,24 +80,6 @@ pub fn text(runs: &[&RunResult]) -> String {
     out + &notes(runs)
 }
 
-/// Whether `static-best` is slower than `first-touch` somewhere: a size of a sweep, or a VM.
-fn has_failed(runs: &[&RunResult]) -> bool {
-    let of = |run: &RunResult| {
-        run.vms
-            .iter()
-            .map(|vm| vm.slowdown_vs_all_fast)
-            .collect::<Vec<_>>()
-    };
-    let named = |name: &'static str| runs.iter().filter(move |run| run.policy == name);
-    named("static-best").any(|best| {
-        let mut same = named("first-touch").filter(|run| run.sweep == best.sweep);
-        same.any(|start| {
-            let mut pairs = of(best).into_iter().zip(of(start));
-            pairs.any(|pair| matches!(pair, (Some(best), Some(start)) if best > start * 1.01))
-        })
-    })
-}
-
 /// The part of the way from first-touch to static-best that a run goes.
 fn way(run: &RunResult) -> String {
     let way = run.way.and_then(|way| way.0);
@@ -115,9 +98,8 @@ fn notes(runs: &[&RunResult]) -> String {
     if runs.iter().any(|run| run.way.is_some()) {
         out += "\nWAY: the part of the way from first-touch (0) to static-best (1), the best placement that stays.\n";
     }
-    if has_failed(runs) {
-        out += "\nstatic-best is slower than first-touch here, so it is no bound and there is no WAY: the load does other work \
-                in a slower run, or what is hot changes. Give it ops instead of a duration, or more time.\n";
+    if ways::has_failed(runs) {
+        out += &format!("\n{}\n", ways::FAILED);
     }
     if vms().any(too_few) {
         out += &format!(

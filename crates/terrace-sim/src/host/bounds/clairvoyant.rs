@@ -5,20 +5,18 @@
 //! Page tables are ranked by the lines that the window before read of them.
 
 use serde::Deserialize;
+use terrace_proto::PAGES_PER_HUGE;
 
 use super::estimate::Demand;
 use super::profiled::uses;
 use super::split::{Ranking, Use, Weights, best_part};
 use crate::base::access::Access;
-use crate::base::number::{index, to_usize};
+use crate::base::number::{index, low, to_usize};
 use crate::base::tier::Tier;
 use crate::host::vm::Vm;
 
 /// Accesses read together.
 const BATCH: usize = 256;
-
-/// 4 KiB pages that a leaf table maps.
-const PAGES_PER_TABLE: u32 = 512;
 
 /// The costs by which the bound chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
@@ -151,13 +149,13 @@ impl Clairvoyant {
             return profile.tables().to_vec();
         }
         let mut lines = vec![0_u32; index(vm.space.guest.first_data())];
-        let blocks = pages.chunks(index(PAGES_PER_TABLE));
-        for (block, pages) in (0_u32..).zip(blocks) {
+        let blocks = pages.chunks(to_usize(PAGES_PER_HUGE));
+        for (block, pages) in (0..).zip(blocks) {
             let accesses = pages
                 .iter()
                 .flatten()
                 .fold(0_u32, |sum, n| sum.saturating_add(*n));
-            for frame in vm.space.guest.tables_above(block * PAGES_PER_TABLE) {
+            for frame in vm.space.guest.tables_above(low(block * PAGES_PER_HUGE)) {
                 let of = &mut lines[index(frame)];
                 *of = of.saturating_add(accesses);
             }
