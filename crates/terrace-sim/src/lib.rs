@@ -22,6 +22,7 @@ mod workload;
 pub use base::access::{Access, LINE, Pace, Source};
 pub use base::load::{Context, Stop};
 pub use base::number;
+pub use base::service::{Curve, Service};
 pub use base::tier::Tier;
 pub use guest::reclaim::BalloonStep;
 pub use host::device::{Device, Provision, Resize};

@@ -8,13 +8,18 @@ use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 /// A scenario with 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144
 /// pages.
 fn scenario(scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {
+    scenario_on("", scale, policy, extra, workload)
+}
+
+/// The same on a machine with more keys.
+fn scenario_on(keys: &str, scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {
     let policy = if policy.starts_with('{') {
         policy.to_owned()
     } else {
         format!("\"{policy}\"")
     };
     let text = format!(
-        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = {scale}\nvcpus_per_vm = 4\n\
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = {scale}\nvcpus_per_vm = 4\n{keys}\n\
          [[vm]]\nname = \"a\"\nfast = \"4GiB\"\nslow = \"8GiB\"\npolicy = {policy}\n{extra}\n\
          workload = {{ {workload} }}\n"
     );
@@ -23,6 +28,9 @@ fn scenario(scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {
 
 /// The key of a VM whose page tables lie in the first tier, above its sizes.
 const FIRST: &str = "tables = \"first\"";
+
+/// The keys of the machine whose tiers are queues.
+const QUEUE: &str = "loaded_latency = \"queue\"";
 
 const HOTSET: &str =
     r#"kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "70s""#;
@@ -46,8 +54,8 @@ fn off(a: f64, b: f64) -> f64 {
 }
 
 /// Accesses, fast hits in millionths, pages promoted and demoted, exits, MiB of each tier at the end.
-fn counts(name: &str, policy: &str, extra: &str) -> String {
-    let result = run(&scenario(512, policy, extra, HOTSET));
+fn counts(keys: &str, name: &str, policy: &str, extra: &str) -> String {
+    let result = run(&scenario_on(keys, 512, policy, extra, HOTSET));
     let vm = &result.vms[0];
     let mib: Vec<u64> = vm.tier_bytes_end.iter().map(|b| b >> 20).collect();
     format!(
@@ -60,7 +68,15 @@ fn counts(name: &str, policy: &str, extra: &str) -> String {
 #[test]
 fn golden_counts_per_policy() {
     let expected = include_str!("golden/hotset.txt");
-    let table = golden("");
+    let table = golden("", "");
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+/// The counts of the machine before tiers had the loaded latency of measured ones.
+#[test]
+fn golden_counts_with_tiers_that_are_queues() {
+    let expected = include_str!("golden/hotset-queue.txt");
+    let table = golden(QUEUE, "");
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
@@ -68,12 +84,12 @@ fn golden_counts_per_policy() {
 #[test]
 fn golden_counts_with_tables_that_lie_first() {
     let expected = include_str!("golden/hotset-tables-first.txt");
-    let table = golden(FIRST);
+    let table = golden(QUEUE, FIRST);
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
-/// Counts under each policy with these keys of the VM.
-fn golden(keys: &str) -> String {
+/// Counts under each policy with these keys of the machine and of the VM.
+fn golden(machine: &str, keys: &str) -> String {
     [
         ("vtmm", "vtmm", ""),
         ("vtmm-paper", "vtmm-paper", ""),
@@ -95,7 +111,7 @@ fn golden(keys: &str) -> String {
         ("vtmm, start slow", "vtmm", "start = \"slow\""),
     ]
     .iter()
-    .map(|(name, policy, extra)| counts(name, policy, &format!("{extra}\n{keys}")))
+    .map(|(name, policy, extra)| counts(machine, name, policy, &format!("{extra}\n{keys}")))
     .collect()
 }
 
@@ -399,7 +415,7 @@ fn bounds_are_bounds_in_every_kind_of_vm() {
 
 #[test]
 fn many_vcpus_that_write_do_not_break_static_best() {
-    let write = r#"kind = "sequential", size = "16MiB", write = 1.0, ops = 1_000_000"#;
+    let write = r#"kind = "sequential", size = "16MiB", write = 1.0, ops = 4_000_000"#;
     let uniform = r#"kind = "hotset", size = "16MiB", hot = 1.0, hot_access = 1.0, write = 0.5, duration = "40ms""#;
     for load in [write, uniform] {
         let rate = |policy: &str| {

@@ -2,6 +2,8 @@
 
 use terrace_core::TierKind;
 
+use super::service::Service;
+
 /// A tier of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
@@ -23,4 +25,6 @@ pub struct Tier {
     pub line: u64,
     /// Price of 1 GiB, in any currency or relative to another tier's; `None` if it is not given.
     pub price_per_gib: Option<f64>,
+    /// Service under load as measured; `None`: a queue.
+    pub service: Option<Service>,
 }

@@ -35,7 +35,7 @@ pub struct Totals {
     pub walked_ps: u64,
     /// Latencies of these, ps.
     pub walk_latency_ps: u64,
-    /// Traffic of the data accesses on each tier's medium if all of them went there.
+    /// Traffic of the data accesses on each tier's medium if all of them went there and it combined all writes of a line.
     pub traffic: [Traffic; TIERS],
 }
 
@@ -67,7 +67,7 @@ impl Profile {
             env.read_ps[tier]
         };
         for at in 0..=usize::from(env.last_tier) {
-            let medium = self.last_lines.take(access, at, env.line[at]);
+            let medium = self.last_lines.take(access, at, env.line[at], 0);
             totals.traffic[at].read += medium.read;
             totals.traffic[at].written += medium.written;
         }

@@ -65,6 +65,7 @@ pub(crate) fn environment() -> Environment {
         read_ps: [80_000, 300_000, 0, 0],
         write_ps: [80_000, 300_000, 0, 0],
         line: [64, 256, 64, 64],
+        rewrite: [0; TIERS],
         last_tier: 1,
         end_ps: u64::MAX,
         now_ns: 0,

@@ -1,9 +1,10 @@
 //! A tier of memory under load: latency that grows with the use of its bandwidth.
 //!
-//! A tier serves lines one after another, each for its bytes divided by the bandwidth of its kind. The share of time
-//! that it serves is its load. Below saturation a request waits as in an M/D/1 queue whose service time is a part of
-//! the idle latency (banks work in parallel). At saturation the wait grows until the requesters slow down to the rate
-//! that the tier can serve.
+//! A tier serves lines one after another, each for its bytes divided by the bandwidth of its kind; a link of two
+//! directions serves reads and writes at the same time. The share of time that it serves is its load. Below saturation a
+//! request waits as long as measured machines let it ([`crate::base::service::Service`]), or as in an M/D/1 queue whose service time is a part
+//! of the idle latency (banks work in parallel). At saturation the wait grows until the requesters slow down to the
+//! rate that the tier can serve.
 
 use super::{PS, TIERS};
 use crate::base::access::{Access, LINE};
@@ -14,7 +15,7 @@ use crate::base::tier::Tier;
 /// shape of loaded-latency curves (docs/machine.md).
 const SERVICE: f64 = 0.3;
 
-/// Load at which a tier counts as saturated.
+/// Load at which a queue counts as saturated. A measured tier is at 1: its bandwidth is the highest that was measured.
 const SATURATED: f64 = 0.97;
 
 /// Time constant of the load's mean, ns: how fast older load is forgotten.
@@ -41,9 +42,10 @@ impl Default for LastLines {
 
 impl LastLines {
     /// The traffic of an access on the medium of a tier, whose lines have `bytes` bytes. The medium serves a line
-    /// once while it is read several times in a row, and takes it once while it is written several times.
+    /// once while it is read several times in a row. While it is written several times it takes it once, and besides
+    /// `rewrite` bytes each further time.
     #[inline]
-    pub fn take(&mut self, access: Access, tier: usize, bytes: u64) -> Traffic {
+    pub fn take(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> Traffic {
         let write = access.is_write();
         let line = (access.page() << 6 | access.line()) * LINE / bytes;
         let (last, dirty) = self.0[tier];
@@ -51,7 +53,11 @@ impl LastLines {
         self.0[tier] = (line, write || (again && dirty));
         Traffic {
             read: if again { 0 } else { bytes },
-            written: if write && !(again && dirty) { bytes } else { 0 },
+            written: match (write, again && dirty) {
+                (false, _) => 0,
+                (true, false) => bytes,
+                (true, true) => rewrite,
+            },
         }
     }
 }
@@ -62,6 +68,10 @@ pub struct Load {
     tier: Tier,
     /// Mean share of time in which the tier served.
     load: f64,
+    /// Mean bytes that went over the tier per ns, read and written.
+    rates: [f64; 2],
+    /// Number of processors that write, in the mean.
+    writers: f64,
     /// Wait beyond the queue's, ns: the part that slows the requesters down.
     backlog_ns: f64,
 }
@@ -73,6 +83,8 @@ impl Load {
         Self {
             tier: tier.clone(),
             load: 0.0,
+            rates: [0.0; 2],
+            writers: 0.0,
             backlog_ns: 0.0,
         }
     }
@@ -80,19 +92,58 @@ impl Load {
     /// Takes in the traffic of the tier in `ns`. `access_ns` is the mean time of one access of the requesters:
     /// it determines how far a longer wait slows them down.
     pub fn add_traffic(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
-        let busy = float(traffic.read) / self.tier.read_gb_s
-            + float(traffic.written) / self.tier.write_gb_s;
+        let [read, written] = [float(traffic.read), float(traffic.written)];
+        let [reads, writes] = [read / self.tier.read_gb_s, written / self.tier.write_gb_s];
+        let busy = self.tier.service.map_or(reads + writes, |service| {
+            let both = (read + written) / self.tier.read_gb_s;
+            service.busy([reads, writes], both)
+        });
         let share = (ns / MEMORY_NS).min(1.0);
         self.load += share * (busy / ns - self.load);
-        let excess = self.load / SATURATED - 1.0;
+        for (rate, bytes) in self.rates.iter_mut().zip([read, written]) {
+            *rate += share * (bytes / ns - *rate);
+        }
+        let excess = self.load / self.saturated() - 1.0;
         self.backlog_ns = (self.backlog_ns + share * excess * access_ns).max(0.0);
+    }
+
+    /// Takes in that so many processors wrote to the tier in `ns`.
+    pub fn add_writers(&mut self, ns: f64, writers: u64) {
+        let share = (ns / MEMORY_NS).min(1.0);
+        self.writers += share * (float(writers) - self.writers);
+    }
+
+    /// Bytes that each further write to a medium's line takes while so many processors write as in the mean now.
+    #[must_use]
+    pub fn rewrite_bytes(&self) -> u64 {
+        let apart = self
+            .tier
+            .service
+            .map_or(0.0, |s| s.uncombined(self.writers));
+        whole(apart * float(self.tier.line))
+    }
+
+    /// The load at which the tier serves all that it can.
+    fn saturated(&self) -> f64 {
+        if self.tier.service.is_some() {
+            1.0
+        } else {
+            SATURATED
+        }
     }
 
     /// The time that a request waits now beyond the idle latency, ns.
     #[must_use]
     pub fn wait_ns(&self) -> f64 {
-        let load = self.load.min(SATURATED);
-        SERVICE * self.tier.read_ns * load / (2.0 * (1.0 - load)) + self.backlog_ns
+        let load = self.load.min(self.saturated());
+        let wait = if let Some(service) = &self.tier.service {
+            let [read, written] = self.rates;
+            let writes = written / (read + written).max(f64::MIN_POSITIVE);
+            self.tier.read_ns * (service.curve.times(load, writes) - 1.0)
+        } else {
+            SERVICE * self.tier.read_ns * load / (2.0 * (1.0 - load))
+        };
+        wait + self.backlog_ns
     }
 
     /// The latency of a read now, ps.
@@ -101,10 +152,16 @@ impl Load {
         whole((self.tier.read_ns + self.wait_ns()) * float(PS))
     }
 
-    /// The time of a write now, ps: the read for ownership, and the wait of the way back to memory.
+    /// The time of a write now, ps: the read for ownership. In a queue the way back to memory waits too; a measured
+    /// latency of mixed traffic has it in it already.
     #[must_use]
     pub fn write_ps(&self) -> u64 {
-        whole((self.tier.read_ns + 2.0 * self.wait_ns()) * float(PS))
+        let waits = if self.tier.service.is_some() {
+            1.0
+        } else {
+            2.0
+        };
+        whole((self.tier.read_ns + waits * self.wait_ns()) * float(PS))
     }
 
     /// The time that one processor takes to read or write 4 KiB as part of a copy, ps: so many lines in flight, each
@@ -129,8 +186,10 @@ impl Load {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use terrace_core::TierKind;
+
+    use super::*;
+    use crate::base::service::{Curve, Service};
 
     fn pmem() -> Tier {
         Tier {
@@ -143,6 +202,7 @@ mod tests {
             write_gb_s: 13.0,
             line: 256,
             price_per_gib: None,
+            service: None,
         }
     }
 
@@ -152,10 +212,10 @@ mod tests {
         assert_eq!((load.read_ps(), load.write_ps()), (310_000, 310_000));
     }
 
-    #[test]
-    fn those_who_ask_too_much_are_slowed_down_to_the_bandwidth() {
-        let mut load = Load::new(&pmem());
-        // 64 requests are always under way; each writes one medium line and reads one.
+    /// Bytes per ns that the tier serves while 64 requests are always under way; each writes one medium line and reads
+    /// one.
+    fn served(tier: &Tier) -> f64 {
+        let mut load = Load::new(tier);
         let mut served = 0.0;
         for step in 0..20_000 {
             let access_ns = 20.0 + load.wait_ns() + 310.0;
@@ -170,9 +230,82 @@ mod tests {
             };
             load.add_traffic(10_000.0, traffic, access_ns);
         }
-        let gb_s = served / (10_000.0 * 10_000.0);
+        served / (10_000.0 * 10_000.0)
+    }
+
+    fn measured() -> Tier {
+        let service = Service {
+            curve: Curve {
+                reads: [1.1, 1.19, 1.3, 1.51, 1.8, 1.91, 2.36],
+                mixed: [1.06, 1.12, 1.23, 1.53, 1.87, 2.25, 3.34],
+            },
+            duplex: None,
+            writers: Some(4),
+        };
+        Tier {
+            service: Some(service),
+            ..pmem()
+        }
+    }
+
+    #[test]
+    fn those_who_ask_too_much_are_slowed_down_to_the_bandwidth() {
         let limit = 1.0 / (1.0 / 37.0 + 1.0 / 13.0);
-        assert!((gb_s / limit - SATURATED).abs() < 0.01, "{gb_s} of {limit}");
+        let queue = served(&pmem());
+        assert!(
+            (queue / limit - SATURATED).abs() < 0.01,
+            "{queue} of {limit}"
+        );
+        let curve = served(&measured());
+        assert!((curve / limit - 1.0).abs() < 0.01, "{curve} of {limit}");
+    }
+
+    #[test]
+    fn a_link_of_two_directions_serves_reads_beside_writes() {
+        let mut tier = measured();
+        tier.service = tier.service.map(|service| Service {
+            duplex: Some(1.45),
+            ..service
+        });
+        let served = served(&tier);
+        assert!((served / 13.0 - 1.0).abs() < 0.01, "{served}");
+    }
+
+    #[test]
+    fn a_measured_tier_is_as_slow_as_its_curve() {
+        let tier = measured();
+        for (writes, times) in [(0.0, 1.51), (0.5, 1.53)] {
+            let mut load = Load::new(&tier);
+            for _ in 0..1000 {
+                let bytes = 0.8 * 10_000.0 / ((1.0 - writes) / 37.0 + writes / 13.0);
+                let traffic = Traffic {
+                    read: whole(bytes * (1.0 - writes)),
+                    written: whole(bytes * writes),
+                };
+                load.add_traffic(10_000.0, traffic, 400.0);
+            }
+            let found = float(load.read_ps()) / 310_000.0;
+            assert!((found - times).abs() < 0.01, "{writes}: {found}");
+            // The way back is in the latency of mixed traffic.
+            assert_eq!(load.read_ps(), load.write_ps());
+        }
+    }
+
+    #[test]
+    fn many_writers_leave_the_lines_of_persistent_memory_apart() {
+        let mut load = Load::new(&measured());
+        for (writers, bytes) in [(4, 0), (8, 128), (16, 192)] {
+            for _ in 0..1000 {
+                load.add_writers(10_000.0, writers);
+            }
+            assert!(load.rewrite_bytes().abs_diff(bytes) <= 1, "{writers}");
+        }
+        let mut lines = LastLines::default();
+        let store = |line| Access::new(7, line, true);
+        let first = lines.take(store(0), 1, 256, 128);
+        let again = lines.take(store(1), 1, 256, 128);
+        assert_eq!((first.written, again.written), (256, 128));
+        assert_eq!((first.read, again.read), (256, 0));
     }
 
     #[test]

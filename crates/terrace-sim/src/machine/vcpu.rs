@@ -27,6 +27,8 @@ pub struct Environment {
     pub write_ps: [u64; TIERS],
     /// Bytes that an access takes from each tier's medium.
     pub line: [u64; TIERS],
+    /// Bytes that each further write to such a line takes.
+    pub rewrite: [u64; TIERS],
     /// The last tier.
     pub last_tier: u8,
     /// End of the quantum, ps.
@@ -189,7 +191,9 @@ impl Vcpu {
             if let Some(profile) = &mut space.profile {
                 profile.access(env, access, tier, waited);
             }
-            let medium = self.last_lines.take(access, tier, env.line[tier]);
+            let medium = self
+                .last_lines
+                .take(access, tier, env.line[tier], env.rewrite[tier]);
             space.count(tier, page, write, medium);
             tier
         };
@@ -222,7 +226,7 @@ impl Vcpu {
         access: Access,
     ) -> usize {
         let (page, write) = (low(access.page()), access.is_write());
-        let dram = self.last_lines.take(access, 0, env.line[0]);
+        let dram = self.last_lines.take(access, 0, env.line[0], env.rewrite[0]);
         space.traffic[0].read += dram.read;
         space.traffic[0].written += dram.written;
         // Pages do not change frames: neither swap nor a balloon goes with memory mode.

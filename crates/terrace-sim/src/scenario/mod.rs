@@ -7,6 +7,7 @@
 mod claim;
 mod error;
 mod load;
+mod loaded;
 mod pages;
 pub mod policy;
 mod preset;
@@ -69,6 +70,30 @@ pub struct Machine {
     pub migrate_batch: u32,
     /// The treatment of VMs that are too small for their mechanism's own constants.
     pub small_vms: SmallVms,
+}
+
+/// The model of a tier's latency under load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadedLatency {
+    /// Curves of measured machines ([`crate::base::service::Service`]).
+    #[default]
+    Measured,
+    /// A queue with its knee at saturation, for all tiers alike.
+    Queue,
+}
+
+impl LoadedLatency {
+    /// The tier under this model.
+    fn of(self, tier: Tier) -> Tier {
+        match self {
+            Self::Measured => tier,
+            Self::Queue => Tier {
+                service: None,
+                ..tier
+            },
+        }
+    }
 }
 
 /// The treatment of VMs that are too small for their mechanism's own constants.

@@ -5,7 +5,9 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use terrace_core::TierKind;
 
 use super::error::Fault;
+use super::loaded;
 use super::quantity::{Number, Whole};
+use crate::base::service::Service;
 use crate::base::tier::Tier;
 
 /// Highest price: with it, sums of prices stay finite.
@@ -22,11 +24,12 @@ struct Preset {
     line: u64,
     /// Price relative to DRAM's.
     price_per_gib: f64,
+    service: Service,
 }
 
 /// The presets. `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
 /// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has, and its price,
-/// because it stands for it. Prices: HyperTier, §1: memory doubled by persistent or CXL memory costs half of what
+/// because it stands for it; and vTMM's CXL memory is remote DRAM, so both have its loaded latency. Prices: HyperTier, §1: memory doubled by persistent or CXL memory costs half of what
 /// DRAM would.
 const PRESETS: [Preset; 6] = [
     Preset {
@@ -36,6 +39,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [120.0, 82.0],
         line: 64,
         price_per_gib: 1.0,
+        service: loaded::DRAM,
     },
     Preset {
         name: "cxl",
@@ -44,6 +48,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [97.0, 63.0],
         line: 64,
         price_per_gib: 0.5,
+        service: loaded::REMOTE_WIDE,
     },
     Preset {
         name: "pmem",
@@ -52,6 +57,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [37.0, 13.0],
         line: 256,
         price_per_gib: 0.5,
+        service: loaded::PMEM,
     },
     Preset {
         name: "dram-68",
@@ -60,6 +66,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [88.2, 88.2],
         line: 64,
         price_per_gib: 1.0,
+        service: loaded::DRAM_68,
     },
     Preset {
         name: "remote",
@@ -68,6 +75,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [53.5, 53.5],
         line: 64,
         price_per_gib: 0.5,
+        service: loaded::REMOTE,
     },
     Preset {
         name: "pmem-177",
@@ -76,6 +84,7 @@ const PRESETS: [Preset; 6] = [
         gb_s: [21.4, 21.4],
         line: 256,
         price_per_gib: 0.5,
+        service: loaded::PMEM,
     },
 ];
 
@@ -97,6 +106,7 @@ impl Preset {
             write_gb_s: self.gb_s[1],
             line: self.line,
             price_per_gib: Some(self.price_per_gib),
+            service: Some(self.service),
         }
     }
 }
@@ -121,6 +131,9 @@ pub(super) struct RawTable {
     #[serde(default = "line")]
     line: Whole,
     price_per_gib: Option<Number>,
+    #[serde(default)]
+    loaded: loaded::Raw,
+    effective: Option<Number>,
 }
 
 fn line() -> Whole {
@@ -189,16 +202,19 @@ impl RawTier {
             );
             return Err(Fault::new(format!("{path}.line"), what));
         }
+        let effective = raw.effective.map_or(1.0, |part| part.0);
+        within("effective", effective, 0.01, 1.0, "of the bandwidth")?;
         Ok(Tier {
             name: raw.name,
             kind: raw.kind,
             bytes: 0,
             read_ns: within("read_ns", raw.read_ns.0, 1.0, 1e7, "ns")?,
             write_ns: within("write_ns", raw.write_ns.0, 1.0, 1e7, "ns")?,
-            read_gb_s: within("read_gb_s", raw.read_gb_s.0, 0.001, 1e5, "GB/s")?,
-            write_gb_s: within("write_gb_s", raw.write_gb_s.0, 0.001, 1e5, "GB/s")?,
+            read_gb_s: within("read_gb_s", raw.read_gb_s.0, 0.001, 1e5, "GB/s")? * effective,
+            write_gb_s: within("write_gb_s", raw.write_gb_s.0, 0.001, 1e5, "GB/s")? * effective,
             line: raw.line.0,
             price_per_gib: price,
+            service: Some(raw.loaded.check(raw.kind, &format!("{path}.loaded"))?),
         })
     }
 }

@@ -13,7 +13,8 @@ use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{Number, Size, Time, Whole, size_text};
 use super::rules::MAX_SCALE;
 use super::{
-    Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, SmallVms, Vm, check_name,
+    Claim, Host, HostPolicy, LoadedLatency, Machine, Pages, Scenario, Shortage, SmallVms, Vm,
+    check_name,
 };
 use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
@@ -60,6 +61,8 @@ struct RawMachine {
     migrate_batch: Option<Whole>,
     #[serde(default)]
     small_vms: SmallVms,
+    #[serde(default)]
+    loaded_latency: LoadedLatency,
 }
 
 #[derive(Debug, Deserialize)]
@@ -204,7 +207,7 @@ impl RawMachine {
                 );
                 return Err(Fault::new(path, what));
             }
-            tiers.push(tier);
+            tiers.push(self.loaded_latency.of(tier));
         }
         if !(2..=4).contains(&tiers.len()) {
             let what = format!("{} given: allowed are two to four tiers", tiers.len());

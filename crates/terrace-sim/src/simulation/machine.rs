@@ -80,6 +80,7 @@ impl Machine {
             read_ps: [0; TIERS],
             write_ps: [0; TIERS],
             line: self.lines,
+            rewrite: [0; TIERS],
             last_tier: u8::try_from(self.loads.len() - 1).unwrap_or(0),
             end_ps,
             now_ns,
@@ -88,6 +89,7 @@ impl Machine {
         for (tier, load) in self.loads.iter().enumerate() {
             env.read_ps[tier] = load.read_ps();
             env.write_ps[tier] = load.write_ps();
+            env.rewrite[tier] = load.rewrite_bytes();
         }
         env
     }
@@ -136,18 +138,23 @@ impl Machine {
         accesses: u64,
     ) {
         let mut running = 0;
+        let mut writers = [0; TIERS];
         for vm in vms {
-            running += vm.vcpus.iter().filter(|v| v.is_running()).count() as u64;
-            for (sum, of_vm) in traffic.iter_mut().zip(&mut vm.space.traffic) {
+            let vcpus = vm.vcpus.iter().filter(|v| v.is_running()).count() as u64;
+            running += vcpus;
+            for (tier, (sum, of_vm)) in traffic.iter_mut().zip(&mut vm.space.traffic).enumerate() {
                 let of_vm = std::mem::take(of_vm);
+                // A processor that wrote no line in this time is none of the writers.
+                writers[tier] += vcpus.min(of_vm.written / self.lines[tier]);
                 sum.read += of_vm.read;
                 sum.written += of_vm.written;
             }
         }
         let ns = float(quantum) / float(PS);
         let access_ns = ns * float(running.max(1)) / float(accesses.max(1));
-        for (load, traffic) in self.loads.iter_mut().zip(traffic) {
+        for ((load, traffic), writers) in self.loads.iter_mut().zip(traffic).zip(writers) {
             load.add_traffic(ns, traffic, access_ns.min(ns));
+            load.add_writers(ns, writers);
         }
     }
 

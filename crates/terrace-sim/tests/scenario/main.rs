@@ -4,6 +4,7 @@
 mod engine;
 mod faults;
 mod hostile;
+mod loaded;
 mod owners;
 mod policies;
 mod provision;

@@ -32,7 +32,7 @@ pub struct Demand {
     host_lines: f64,
     /// Bytes that the access reads from each tier's medium if it goes there.
     read_bytes: [f64; TIERS],
-    /// Bytes that a write writes to each tier's medium if it goes there.
+    /// Bytes that a write writes to each tier's medium if it goes there and lines are combined.
     written_bytes: [f64; TIERS],
 }
 
@@ -91,14 +91,28 @@ impl Demand {
         shares.lines[tier] + host
     }
 
-    /// Traffic of so many accesses on a tier.
-    fn traffic(&self, shares: &Shares, tier: usize, line: u64, accesses: f64) -> Traffic {
+    /// Traffic of so many accesses on a tier whose medium has lines of `line` bytes, `rewrite` of which each write takes
+    /// that could have been combined.
+    fn traffic(
+        &self,
+        shares: &Shares,
+        tier: usize,
+        [line, rewrite]: [u64; 2],
+        made: f64,
+    ) -> Traffic {
         let data = shares.reads[tier] + shares.writes[tier];
         let read = data * self.read_bytes[tier] + self.lines(shares, tier) * float(line);
+        let combined = self.written_bytes[tier];
+        let apart = (1.0 - combined / float(line)).max(0.0) * float(rewrite);
         Traffic {
-            read: whole(read * accesses),
-            written: whole(shares.writes[tier] * self.written_bytes[tier] * accesses),
+            read: whole(read * made),
+            written: whole(shares.writes[tier] * (combined + apart) * made),
         }
+    }
+
+    /// Number of vCPUs that write to a tier while so many accesses are made.
+    fn writers(&self, shares: &Shares, tier: usize, made: f64) -> u64 {
+        whole(self.vcpus.min(shares.writes[tier] * made))
     }
 }
 
@@ -122,19 +136,23 @@ pub fn access_ns(tiers: &[Tier], vms: &[(Demand, Shares)]) -> Vec<f64> {
         }
         let (mut accesses, mut vcpus) = (0.0, 0.0);
         let mut traffic = [Traffic::default(); TIERS];
+        let mut writers = [0; TIERS];
         for ((demand, shares), ns) in vms.iter().zip(&access_ns) {
             let made = STEP_NS * demand.vcpus / ns.max(1e-3);
             accesses += made;
             vcpus += demand.vcpus;
             for (at, tier) in tiers.iter().enumerate() {
-                let more = demand.traffic(shares, at, tier.line, made);
+                let bytes = [tier.line, loads[at].rewrite_bytes()];
+                let more = demand.traffic(shares, at, bytes, made);
+                writers[at] += demand.writers(shares, at, made);
                 traffic[at].read += more.read;
                 traffic[at].written += more.written;
             }
         }
         let mean_ns = STEP_NS * vcpus / accesses.max(1.0);
-        for (load, traffic) in loads.iter_mut().zip(traffic) {
+        for ((load, traffic), writers) in loads.iter_mut().zip(traffic).zip(writers) {
             load.add_traffic(STEP_NS, traffic, mean_ns);
+            load.add_writers(STEP_NS, writers);
         }
     }
     rates
@@ -160,6 +178,7 @@ mod tests {
             write_gb_s,
             line,
             price_per_gib: None,
+            service: None,
         }
     }
 
