@@ -253,6 +253,41 @@ fn a_comparison_is_the_same_however_many_run_at_a_time() {
 }
 
 #[test]
+fn a_comparison_says_which_orders_hold_on_every_model() {
+    let dir = folder();
+    let args = [
+        "sim",
+        "compare",
+        "small.toml",
+        "--policies",
+        "all-fast,interleave,first-touch",
+        "--sensitivity",
+    ];
+    let output = terrace(dir.path(), &args);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = printed(&output);
+    for line in ["as written", "seed 2", "loaded latency of a queue"] {
+        assert!(text.contains(&format!("\n{line} ")), "{text}");
+    }
+    assert!(
+        text.contains("first-touch is faster than interleave on every model: by "),
+        "{text}"
+    );
+    let to_file = [&args[..], &["--json", "runs.json"]].concat();
+    assert!(terrace(dir.path(), &to_file).status.success());
+    let runs = json(dir.path().join("runs.json"));
+    let models = runs["sensitivity"]["models"].as_array().expect("a list");
+    let all = runs["runs"].as_array().expect("a list");
+    // static-best is run beside first-touch.
+    assert_eq!(all.len(), 4 * (models.len() + 1));
+    assert!(all[0].get("model").is_none() && all[4]["model"] == models[0]);
+    let orders = runs["sensitivity"]["orders"].as_array().expect("a list");
+    assert!(!orders.is_empty() && orders.iter().all(|o| o["faster"] != o["slower"]));
+    let sweep = [&args[..], &["--sweep", "fast=4MiB..8MiB"]].concat();
+    assert_eq!(terrace(dir.path(), &sweep).status.code(), Some(2));
+}
+
+#[test]
 fn a_bad_scenario_is_1_with_one_message() {
     let dir = folder();
     let bad = SMALL.replace("\"8MiB\"", "\"8MiB\"\nflor = \"1MiB\"");

@@ -40,6 +40,11 @@ pub enum Sim {
         /// The VM's last tier makes up for it.
         #[arg(long, value_name = "fast=A..B[:STEP]")]
         sweep: Option<FastSweep>,
+        /// Run the comparison also with two other seeds, at another scale and with each part of the machine's model changed
+        /// that is known only roughly, and say which order of two policies holds on every model. Takes some ten
+        /// times as long.
+        #[arg(long, conflicts_with_all = ["sweep", "html"])]
+        sensitivity: bool,
         /// Runs at the same time; as many as there are processors by default.
         #[arg(long, value_name = "N")]
         jobs: Option<NonZeroUsize>,

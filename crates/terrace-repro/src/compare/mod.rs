@@ -4,6 +4,7 @@
 //! VM's slowdown against the run in which every VM is `all-fast`. Results come in the order of the
 //! plan, whatever the order in which runs end. It leaves to others: a run itself ([`terrace_sim::Simulation`]).
 
+pub mod sensitivity;
 pub mod way;
 
 use std::num::NonZeroUsize;
@@ -66,13 +67,21 @@ impl FromStr for FastSweep {
     }
 }
 
+/// The place of a run among others.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    sweep: Option<Sweep>,
+    /// The change of the machine's model.
+    model: Option<String>,
+}
+
 /// One run of a plan.
 #[derive(Debug)]
 struct Job {
     scenario: Scenario,
     /// The policy as it was asked for, if it replaces the scenario's.
     policy: Option<String>,
-    sweep: Option<Sweep>,
+    place: Place,
     /// Whether it was asked for; else it is a reference alone.
     wanted: bool,
     /// The job of the same scenario with every VM `all-fast`.
@@ -126,7 +135,7 @@ impl Plan {
             None => (None, scenario.clone()),
         };
         let mut plan = Self { jobs: Vec::new() };
-        plan.add(scenario, vec![variant], None);
+        plan.add(scenario, vec![variant], Place::default());
         Ok(plan)
     }
 
@@ -141,17 +150,9 @@ impl Plan {
         policies: &[String],
         sweep: Option<&FastSweep>,
     ) -> Result<Self, RunError> {
-        let [first_touch, best] = way::ENDS;
-        let has = |name: &str| policies.iter().any(|policy| policy == name);
-        let bound = (has(first_touch) && !has(best)).then(|| best.to_owned());
-        let variants = |scenario: &Scenario| {
-            let all = policies.iter().chain(&bound);
-            all.map(|policy| named(scenario, policy))
-                .collect::<Result<Vec<_>, _>>()
-        };
         let mut plan = Self { jobs: Vec::new() };
         let Some(sweep) = sweep else {
-            plan.add(scenario, variants(scenario)?, None);
+            plan.add(scenario, variants(scenario, policies)?, Place::default());
             return Ok(plan);
         };
         for bytes in sweep.values.iter().copied() {
@@ -164,7 +165,30 @@ impl Plan {
                 key: "fast".into(),
                 bytes,
             };
-            plan.add(&scenario, variants(&scenario)?, Some(&point));
+            let place = Place {
+                sweep: Some(point),
+                model: None,
+            };
+            plan.add(&scenario, variants(&scenario, policies)?, place);
+        }
+        Ok(plan)
+    }
+
+    /// The scenario under each policy, as written and on every other model of the machine ([`Scenario::models`]). A model on
+    /// which a policy cannot run is left out.
+    ///
+    /// # Errors
+    /// If a policy is unknown, or does not suit the scenario as written.
+    pub fn over_models(scenario: &Scenario, policies: &[String]) -> Result<Self, RunError> {
+        let mut plan = Self::compare(scenario, policies, None)?;
+        for (name, scenario) in scenario.models() {
+            if let Ok(variants) = variants(&scenario, policies) {
+                let place = Place {
+                    sweep: None,
+                    model: Some(name),
+                };
+                plan.add(&scenario, variants, place);
+            }
         }
         Ok(plan)
     }
@@ -181,12 +205,12 @@ impl Plan {
         &mut self,
         scenario: &Scenario,
         variants: Vec<(Option<String>, Scenario)>,
-        sweep: Option<&Sweep>,
+        place: Place,
     ) {
         let job = |(policy, scenario)| Job {
             scenario,
             policy,
-            sweep: sweep.cloned(),
+            place: place.clone(),
             wanted: true,
             reference: 0,
         };
@@ -200,7 +224,7 @@ impl Plan {
             let job = Job {
                 scenario: scenario.all_fast(),
                 policy: None,
-                sweep: None,
+                place: Place::default(),
                 wanted: false,
                 reference: 0,
             };
@@ -255,7 +279,8 @@ impl Plan {
             if let Some(policy) = &job.policy {
                 result.policy.clone_from(policy);
             }
-            result.sweep.clone_from(&job.sweep);
+            result.sweep.clone_from(&job.place.sweep);
+            result.model.clone_from(&job.place.model);
             if let Some(reference) = reference {
                 compare_vms(&job.scenario, result, &reference);
             }
@@ -270,6 +295,18 @@ impl Plan {
             wanted: self.wanted(),
         }
     }
+}
+
+/// A scenario under each policy, and under `static-best` if `first-touch` is among them.
+fn variants(
+    scenario: &Scenario,
+    policies: &[String],
+) -> Result<Vec<(Option<String>, Scenario)>, RunError> {
+    let [first_touch, best] = way::ENDS;
+    let has = |name: &str| policies.iter().any(|policy| policy == name);
+    let bound = (has(first_touch) && !has(best)).then(|| best.to_owned());
+    let all = policies.iter().chain(&bound);
+    all.map(|policy| named(scenario, policy)).collect()
 }
 
 /// A scenario under a policy, with the policy's name.

@@ -33,14 +33,17 @@ pub const FAILED: &str = "static-best is slower than first-touch here, so it is 
 pub fn has_failed(runs: &[&RunResult]) -> bool {
     let [start, best] = ENDS.map(|name| runs.iter().filter(move |run| run.policy == name));
     best.clone().any(|best| {
-        let mut same = start.clone().filter(|start| start.sweep == best.sweep);
+        let mut same = start
+            .clone()
+            .filter(|start| (&start.sweep, &start.model) == (&best.sweep, &best.model));
         let both = |start: &&RunResult| slowdown(best).zip(slowdown(start));
         same.any(|start| both(start).is_some_and(|(best, start)| best > start * (1.0 + TOO_SHORT)))
     })
 }
 
-/// The geometric mean of the VMs' slowdowns.
-fn slowdown(run: &RunResult) -> Option<f64> {
+/// The geometric mean of the VMs' slowdowns. `None` if one of them is not known.
+#[must_use]
+pub fn slowdown(run: &RunResult) -> Option<f64> {
     let logs = run
         .vms
         .iter()

@@ -87,6 +87,7 @@ fn run(policy: &str, slowdown: f64, vms: &[&str], samples: u32, cells: u32) -> O
             state_bytes_per_page: 6.5,
             sim_state_bytes_per_page: 20.0,
             sweep: None,
+            model: None,
             way: None,
             vms: names()
                 .map(|(n, i)| vm_result(n, policy, slower(i)))

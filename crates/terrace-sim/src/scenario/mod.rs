@@ -8,6 +8,7 @@ mod claim;
 mod error;
 mod load;
 mod loaded;
+mod model;
 mod pages;
 pub mod policy;
 mod preset;

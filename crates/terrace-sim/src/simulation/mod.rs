@@ -381,6 +381,7 @@ impl Simulation {
             state_bytes_per_page: float(self.state.0) / float(pages.max(1)),
             sim_state_bytes_per_page: float(self.state.1) / float(pages.max(1)),
             sweep: None,
+            model: None,
             way: None,
             vms: vms.map(|(vm, spec)| self.vm_result(vm, spec)).collect(),
         }

@@ -36,6 +36,9 @@ pub struct RunResult {
     /// The position in a sweep, if the run is part of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
+    /// The change of the machine's model, if the run is one of those that show a comparison's sensitivity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// The part of the way from `first-touch` to `static-best` that the run goes, if both were run with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub way: Option<Way>,

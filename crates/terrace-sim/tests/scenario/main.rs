@@ -5,6 +5,7 @@ mod engine;
 mod faults;
 mod hostile;
 mod loaded;
+mod models;
 mod owners;
 mod policies;
 mod provision;

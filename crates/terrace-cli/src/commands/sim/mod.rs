@@ -3,6 +3,7 @@
 mod list;
 mod progress;
 mod repro;
+mod sensitivity;
 pub mod table;
 
 use std::io::Write;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 use terrace_repro::choice::{self, Choice};
+use terrace_repro::compare::sensitivity::Sensitivity;
 use terrace_repro::compare::{Control, Finished, Plan};
 use terrace_sim::{Options, RunResult, Scenario, Stop};
 
@@ -36,6 +38,9 @@ struct Runs<'a> {
     /// The cheapest size within the VMs' bounds for each policy of a sweep, if a VM states its bound.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     choices: Vec<Choice>,
+    /// The orders of policies over models of the machine, if they were run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sensitivity: Option<Sensitivity>,
     runs: Vec<&'a RunResult>,
 }
 
@@ -56,14 +61,20 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
             file,
             policies,
             sweep,
+            sensitivity,
             jobs,
             output,
         } => {
             let scenario = load(file, output)?;
-            let plan = Plan::compare(&scenario, policies, sweep.as_ref())?;
+            let plan = if *sensitivity {
+                Plan::over_models(&scenario, policies)?
+            } else {
+                Plan::compare(&scenario, policies, sweep.as_ref())?
+            };
             carry_out(&scenario, &plan, *jobs, output, |runs| {
                 serde_json::to_string_pretty(&Runs {
                     choices: choice::choices(&runs),
+                    sensitivity: Sensitivity::of(&runs),
                     runs,
                 })
             })
@@ -146,7 +157,9 @@ fn write(
         .as_deref()
         .is_none_or(|out| !is_standard_output(out));
     if to_terminal && !output.quiet {
-        print!("{}", table::text(&results));
+        let as_written = results.iter().copied().filter(|run| run.model.is_none());
+        print!("{}", table::text(&as_written.collect::<Vec<_>>()));
+        print!("{}", sensitivity::text(&results));
     }
     if let Some(out) = &output.json {
         put(out, &(json(results)? + "\n"))?;
