@@ -31,6 +31,7 @@ pub use crate::host::migration::{MigrationMode, Outcome};
 pub use crate::machine::pmu::{Pmu, Sample};
 pub use context::{Context, Stage};
 pub use hyperplace::Tuning;
+pub use numab2::PromotionLimits;
 pub use registry::Name;
 
 /// A page of the load, in units of the second stage, numbered from 0 in the order of addresses.

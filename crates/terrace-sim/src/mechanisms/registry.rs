@@ -2,6 +2,7 @@
 
 use super::hyperplace::Tuning;
 use super::needs::{Memory, Need};
+use super::numab2::PromotionLimits;
 use super::{Mechanism, Setup, Side};
 use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
 
@@ -11,7 +12,7 @@ pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
     /// NUMA balancing, mode 2.
-    Numab2,
+    Numab2(PromotionLimits),
     /// Transparent page placement.
     Tpp,
     /// Non-exclusive tiering.
@@ -36,7 +37,7 @@ impl Name {
     /// All mechanisms.
     pub const ALL: &[Self] = &[
         Self::Autonuma,
-        Self::Numab2,
+        Self::Numab2(PromotionLimits::LINUX),
         Self::Tpp,
         Self::Nomad,
         Self::Memtis,
@@ -57,7 +58,7 @@ impl Name {
                 guest,
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion",
             ),
-            Self::Numab2 => (
+            Self::Numab2(_) => (
                 "numab2",
                 guest,
                 "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes",
@@ -145,7 +146,7 @@ impl Name {
     pub fn needs(self, memory: Memory) -> Vec<Need> {
         match self {
             Self::Autonuma => autonuma::Autonuma::needs(memory),
-            Self::Numab2 => numab2::Numab2::needs(memory),
+            Self::Numab2(_) => numab2::Numab2::needs(memory),
             Self::Tpp => tpp::Tpp::needs(memory),
             Self::Nomad => nomad::Nomad::needs(memory),
             Self::Memtis => memtis::Memtis::needs(),
@@ -163,7 +164,7 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
-            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
+            Self::Numab2(limits) => Box::new(numab2::Numab2::new(setup, limits)),
             Self::Tpp => Box::new(tpp::Tpp::new(setup)),
             Self::Nomad => Box::new(nomad::Nomad::new(setup)),
             Self::Memtis => Box::new(memtis::Memtis::new(setup)),

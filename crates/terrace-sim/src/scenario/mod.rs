@@ -8,6 +8,7 @@ mod claim;
 mod error;
 mod load;
 mod pages;
+mod parameters;
 pub mod policy;
 mod preset;
 pub mod provision;
