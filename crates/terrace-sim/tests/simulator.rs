@@ -47,7 +47,11 @@ fn off(a: f64, b: f64) -> f64 {
 
 /// Accesses, fast hits in millionths, pages promoted and demoted, exits, MiB of each tier at the end.
 fn counts(name: &str, policy: &str, extra: &str) -> String {
-    let result = run(&scenario(512, policy, extra, HOTSET));
+    counts_of(name, &scenario(512, policy, extra, HOTSET))
+}
+
+fn counts_of(name: &str, scenario: &Scenario) -> String {
+    let result = run(scenario);
     let vm = &result.vms[0];
     let mib: Vec<u64> = vm.tier_bytes_end.iter().map(|b| b >> 20).collect();
     format!(
@@ -62,6 +66,18 @@ fn golden_counts_per_policy() {
     let expected = include_str!("golden/hotset.txt");
     let table = golden("");
     assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+/// The counts of the machine before VMs had room to demote to.
+#[test]
+fn golden_counts_without_room_in_slow_memory() {
+    let expected = include_str!("golden/hotset.txt");
+    for policy in ["vtmm", "vtmm-paper", "first-touch", "interleave"] {
+        let mut scenario = scenario(512, policy, "", HOTSET);
+        scenario.machine.slow_room = Some(0);
+        let found = counts_of(policy, &scenario);
+        assert!(expected.contains(&found), "{found}");
+    }
 }
 
 /// The counts of the machine before page tables were allocated along with the pages that they map.

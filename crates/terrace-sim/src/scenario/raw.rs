@@ -60,6 +60,7 @@ struct RawMachine {
     migrate_batch: Option<Whole>,
     #[serde(default)]
     small_vms: SmallVms,
+    slow_room: Option<Size>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -227,6 +228,10 @@ impl RawMachine {
             management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
             migrate_batch: batch(self.migrate_batch)?,
             small_vms: self.small_vms,
+            slow_room: match self.slow_room {
+                Some(Size(0)) => Some(0),
+                room => optional("machine.slow_room", room)?,
+            },
         })
     }
 }
