@@ -1,10 +1,13 @@
 //! The registry of mechanisms, by name.
 
+use super::balance::Balance;
 use super::hyperplace::Tuning;
 use super::needs::{Memory, Need};
 use super::numab2::PromotionLimits;
 use super::{Mechanism, Setup, Side};
-use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
+use super::{
+    autonuma, balance, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp,
+};
 
 /// The names of the mechanisms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub enum Name {
     Memtierd,
     /// memtierd with its age policy.
     MemtierdAge,
+    /// Placement by the tiers' latencies under load.
+    Balance(Balance),
     /// Our own mechanism, in the guest.
     Hyperplace(Tuning),
 }
@@ -46,6 +51,7 @@ impl Name {
         Self::Raminate,
         Self::Memtierd,
         Self::MemtierdAge,
+        Self::Balance(Balance::DEFAULT),
         Self::Hyperplace(Tuning::PAPER),
     ];
 
@@ -103,6 +109,11 @@ impl Name {
                 host,
                 "memtierd, age policy: regions of 1 MiB that are active or idle for long",
             ),
+            Self::Balance(_) => (
+                "balance",
+                host,
+                "latency balancing: accesses go to the tier that answers faster under load, until both are equal",
+            ),
             Self::Hyperplace(_) => (
                 "hyperplace",
                 guest,
@@ -155,6 +166,7 @@ impl Name {
             | Self::Raminate
             | Self::Memtierd
             | Self::MemtierdAge
+            | Self::Balance(_)
             | Self::Hyperplace(_) => Vec::new(),
         }
     }
@@ -173,6 +185,7 @@ impl Name {
             Self::Raminate => Box::new(raminate::Raminate::new(setup)),
             Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
             Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
+            Self::Balance(parameters) => Box::new(balance::Balancer::new(setup, parameters)),
             Self::Hyperplace(tuning) if tuning.literal => {
                 Box::new(hyperplace::literal::Literal::new(setup, tuning))
             }

@@ -3,13 +3,13 @@
 use super::error::Fault;
 use super::policy::RawTable;
 use crate::host::bounds::clairvoyant::By;
-use crate::mechanisms::{Name, PromotionLimits, Tuning};
+use crate::mechanisms::{Balance, Name, PromotionLimits, Tuning};
 
 /// A parameter in a table.
 struct Parameter {
     key: &'static str,
-    /// The mechanism that has the parameter.
-    of: &'static str,
+    /// The mechanisms that have the parameter.
+    of: &'static [&'static str],
     value: Value,
 }
 
@@ -34,7 +34,7 @@ impl Value {
 const MAX_MS: u64 = 60_000;
 
 /// All parameters, with the values that the table sets.
-fn parameters(raw: Option<&RawTable>) -> [Parameter; 7] {
+fn parameters(raw: Option<&RawTable>) -> [Parameter; 8] {
     let number = |of, key, value: fn(&RawTable) -> Option<u64>, range| Parameter {
         key,
         of,
@@ -45,7 +45,9 @@ fn parameters(raw: Option<&RawTable>) -> [Parameter; 7] {
         of,
         value: Value::Flag(raw.and_then(value)),
     };
-    let (hyperplace, numab2) = ("hyperplace", "numab2");
+    let (hyperplace, numab2, balance): (&[_], &[_], &[_]) =
+        (&["hyperplace"], &["numab2"], &["balance"]);
+    let limited: &[_] = &["numab2", "balance"];
     [
         flag(hyperplace, "literal", |t| t.literal),
         number(hyperplace, "period", |t| t.period, 1..=1_000_000_000),
@@ -68,10 +70,16 @@ fn parameters(raw: Option<&RawTable>) -> [Parameter; 7] {
             1..=MAX_MS,
         ),
         number(
-            numab2,
+            limited,
             "rate_limit_mb_s",
             |t| t.rate_limit_mb_s.map(u64::from),
             1..=1_000_000,
+        ),
+        number(
+            balance,
+            "interval_ms",
+            |t| t.interval_ms.map(u64::from),
+            1..=MAX_MS,
         ),
         flag(numab2, "adapt", |t| t.adapt),
     ]
@@ -80,7 +88,11 @@ fn parameters(raw: Option<&RawTable>) -> [Parameter; 7] {
 /// The parameters of a mechanism for a list of policies, as `; keys: period, literal`.
 pub(super) fn text(base: &str) -> String {
     let all = parameters(None);
-    let keys: Vec<&str> = all.iter().filter(|p| p.of == base).map(|p| p.key).collect();
+    let keys: Vec<&str> = all
+        .iter()
+        .filter(|p| p.of.contains(&base))
+        .map(|p| p.key)
+        .collect();
     if keys.is_empty() {
         return String::new();
     }
@@ -94,8 +106,11 @@ pub(super) fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Op
         if !parameter.value.is_given() {
             continue;
         }
-        if name.is_none_or(|name| name.name() != parameter.of) {
-            let what = format!("belongs to base = \"{}\" alone: leave it out", parameter.of);
+        if name.is_none_or(|name| !parameter.of.contains(&name.name())) {
+            let what = format!(
+                "belongs to base = \"{}\" alone: leave it out",
+                parameter.of.join("\" or \"")
+            );
             return Err(Fault::new(path, what));
         }
         if let Value::Number(Some(value), range) = parameter.value
@@ -121,6 +136,10 @@ fn set(raw: &RawTable, name: Name) -> Name {
             hot_threshold_ms: raw.hot_threshold_ms.unwrap_or(limits.hot_threshold_ms),
             rate_limit_mb_s: raw.rate_limit_mb_s.unwrap_or(limits.rate_limit_mb_s),
             adapt: raw.adapt.unwrap_or(limits.adapt),
+        }),
+        Name::Balance(balance) => Name::Balance(Balance {
+            interval_ms: raw.interval_ms.unwrap_or(balance.interval_ms),
+            rate_limit_mb_s: raw.rate_limit_mb_s.unwrap_or(balance.rate_limit_mb_s),
         }),
         other => other,
     }

@@ -182,6 +182,7 @@ pub(super) struct RawTable {
     pub hot_threshold_ms: Option<u32>,
     pub rate_limit_mb_s: Option<u32>,
     pub adapt: Option<bool>,
+    pub interval_ms: Option<u32>,
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {

@@ -114,10 +114,16 @@ fn limits_of_promotion_have_bounds_and_are_those_of_numab2_alone() {
         "vtmm",
         "first-touch",
     ] {
+        let policy = with(&format!("{{ base = \"{base}\", rate_limit_mb_s = 9 }}"));
+        let (at, what) = (
+            "7: vm.policy.rate_limit_mb_s",
+            "\"numab2\" or \"balance\" alone",
+        );
+        refused(MINIMAL, "slow = \"32GiB\"\n", &policy, at, &[what]);
         for (key, value) in [("hot_threshold_ms", "9"), ("adapt", "false")] {
             let policy = with(&format!("{{ base = \"{base}\", {key} = {value} }}"));
             let at = format!("7: vm.policy.{key}");
-            let what = ["belongs to base = \"numab2\" alone"];
+            let what = ["belongs to base = \"numab2\" alone: leave it out"];
             refused(MINIMAL, "slow = \"32GiB\"\n", &policy, &at, &what);
         }
     }
