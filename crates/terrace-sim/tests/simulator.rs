@@ -29,8 +29,8 @@ fn scenario_on(keys: &str, scale: u64, policy: &str, extra: &str, workload: &str
 /// The key of a VM whose page tables lie in the first tier, above its sizes.
 const FIRST: &str = "tables = \"first\"";
 
-/// The keys of the machine whose tiers are queues.
-const QUEUE: &str = "loaded_latency = \"queue\"";
+/// The keys of the machine whose tiers are queues, as before.
+const QUEUE: &str = "loaded_latency = \"queue\"\nslow_room = \"0B\"";
 
 const HOTSET: &str =
     r#"kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "70s""#;
@@ -78,6 +78,16 @@ fn golden_counts_with_tiers_that_are_queues() {
     let expected = include_str!("golden/hotset-queue.txt");
     let table = golden(QUEUE, "");
     assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+/// The counts of the machine before VMs had room to demote to.
+#[test]
+fn golden_counts_without_room_in_slow_memory() {
+    let expected = include_str!("golden/hotset.txt");
+    for policy in ["vtmm", "vtmm-paper", "first-touch", "interleave"] {
+        let found = counts("slow_room = \"0B\"", policy, policy, "");
+        assert!(expected.contains(&found), "{found}");
+    }
 }
 
 /// The counts of the machine before page tables were allocated along with the pages that they map.

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_model_say_nothing_and_unfinished_policies_are_left_out() {
+    fn one_model_says_nothing_and_unfinished_policies_are_left_out() {
         assert_eq!(sensitivity(&[run("tpp", None, 2.0)]), None);
         let found = sensitivity(&[
             run("tpp", None, 2.0),

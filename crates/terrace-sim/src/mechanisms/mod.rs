@@ -11,6 +11,7 @@
 
 pub mod attached;
 mod autonuma;
+mod balance;
 pub mod context;
 mod hemem;
 mod hyperplace;
@@ -29,8 +30,10 @@ mod tpp;
 pub use crate::base::side::Side;
 pub use crate::host::migration::{MigrationMode, Outcome};
 pub use crate::machine::pmu::{Pmu, Sample};
+pub use balance::Balance;
 pub use context::{Context, Stage};
 pub use hyperplace::Tuning;
+pub use numab2::PromotionLimits;
 pub use registry::Name;
 
 /// A page of the load, in units of the second stage, numbered from 0 in the order of addresses.

@@ -3,11 +3,12 @@
 //!
 //! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints. Their faults are not
 //!   counted (`task_numa_fault`), so the scan period stays the shortest.
-//! - Threshold: the time from hint to fault is under one second, at first; each minute the threshold goes up or down
-//!   by an eighth of that, if there were fewer or more candidates than the rate limit allows
+//! - Threshold: the time from hint to fault is under `hot_threshold_ms`, one second, at first; each minute the threshold
+//!   goes up or down by an eighth of that, if there were fewer or more candidates than the rate limit allows
 //!   (`numa_promotion_adjust_threshold`). While the first node has plenty of free memory, there is none
 //!   (`pgdat_free_space_enough`).
 //! - Rate limit: `numa_balancing_promote_rate_limit_MBps`, 65,536 (`numa_promotion_rate_limit`).
+//!   A scenario may set both, and may hold the threshold fixed ([`PromotionLimits`]).
 //! - Victim: a page of the inactive list whose A bit is clear, by kswapd ([`Reclaim`]). A promotion that finds the
 //!   first node below its high watermark wakes kswapd, which frees up to the promotion watermark.
 
@@ -18,11 +19,31 @@ use super::needs::{Memory, Need};
 use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
 use crate::base::number::{index, low};
 
-/// Limit of promotions (`numa_balancing_promote_rate_limit_MBps`), 4 KiB pages a second.
-const RATE_LIMIT: u64 = 65_536 << 8;
+/// The limits of promotions that an administrator may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromotionLimits {
+    /// Time from hint to fault below which a page is hot (`numa_balancing/hot_threshold_ms`), ms.
+    pub hot_threshold_ms: u32,
+    /// Candidates for promotion a second (`numa_balancing_promote_rate_limit_MBps`), MiB.
+    pub rate_limit_mb_s: u32,
+    /// Whether the threshold follows the number of candidates (`numa_promotion_adjust_threshold`).
+    pub adapt: bool,
+}
 
-/// Threshold of the latency at the start (`numa_balancing_hot_threshold_ms`), ms.
-const HOT_THRESHOLD: u64 = 1000;
+impl PromotionLimits {
+    /// The defaults of Linux (kernel/sched/fair.c, `sysctl_numa_balancing_hot_threshold` and
+    /// `sysctl_numa_balancing_promote_rate_limit`).
+    pub const LINUX: Self = Self {
+        hot_threshold_ms: 1000,
+        rate_limit_mb_s: 65_536,
+        adapt: true,
+    };
+
+    /// The rate limit in 4 KiB pages a second.
+    fn pages_per_s(self) -> u64 {
+        pages(u64::from(self.rate_limit_mb_s) << 20)
+    }
+}
 
 /// Steps in the threshold's range, which is twice its first value (`NUMA_MIGRATION_ADJUST_STEPS`).
 const ADJUST_STEPS: u64 = 16;
@@ -33,10 +54,14 @@ const ADJUST_PERIOD: u64 = 60_000;
 /// Free memory beyond the promotion watermark that is plenty, bytes; or a 16th of the node.
 const PLENTY: u64 = 1 << 30;
 
-/// The limits of promotions: times in ms, candidates in 4 KiB pages of the full-size machine.
+/// The state of the limits: times in ms, candidates in 4 KiB pages of the full-size machine.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
+    /// Candidates allowed a second.
     rate: u64,
+    /// The threshold at first (`sysctl_numa_balancing_hot_threshold`).
+    reference: u64,
+    adapts: bool,
     threshold: Option<u64>,
     candidates: u64,
     /// Candidates at the start of this second, and the time of that start.
@@ -46,9 +71,11 @@ struct Limits {
 }
 
 impl Limits {
-    fn new(rate: u64) -> Self {
+    fn new(limits: PromotionLimits) -> Self {
         Self {
-            rate,
+            rate: limits.pages_per_s(),
+            reference: u64::from(limits.hot_threshold_ms),
+            adapts: limits.adapt,
             threshold: None,
             candidates: 0,
             second: (0, 0),
@@ -58,8 +85,10 @@ impl Limits {
 
     /// Whether to promote a page whose fault came `latency` after its hint.
     fn allow(&mut self, now: u64, latency: u64, pages: u64) -> bool {
-        self.adjust(now);
-        if latency >= self.threshold.unwrap_or(HOT_THRESHOLD) {
+        if self.adapts {
+            self.adjust(now);
+        }
+        if latency >= self.threshold.unwrap_or(self.reference) {
             return false;
         }
         self.candidates += pages;
@@ -75,12 +104,12 @@ impl Limits {
         }
         let expected = self.rate * ADJUST_PERIOD / 1000;
         let found = self.candidates - self.minute.0;
-        let step = HOT_THRESHOLD * 2 / ADJUST_STEPS;
-        let threshold = self.threshold.unwrap_or(HOT_THRESHOLD);
+        let step = self.reference * 2 / ADJUST_STEPS;
+        let threshold = self.threshold.unwrap_or(self.reference);
         self.threshold = Some(if found > expected * 11 / 10 {
             threshold.saturating_sub(step).max(step)
         } else if found < expected * 9 / 10 {
-            (threshold + step).min(HOT_THRESHOLD * 2)
+            (threshold + step).min(self.reference * 2)
         } else {
             threshold
         });
@@ -100,7 +129,7 @@ pub struct Numab2 {
 
 impl Numab2 {
     /// The least VM for the mechanism's constants. The rate limit and the free memory that is plenty ask for none: the
-    /// limit is above what any VM promotes, and a node below the other is never found to have plenty.
+    /// default limit is above what any VM promotes, and a node below the other is never found to have plenty.
     pub fn needs(memory: Memory) -> Vec<Need> {
         vec![
             Scanner::NEED,
@@ -111,11 +140,11 @@ impl Numab2 {
 
     /// A mechanism that scans nothing in its first second.
     #[must_use]
-    pub fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup, limits: PromotionLimits) -> Self {
         Self {
             scanner: Scanner::new(setup, true),
             reclaim: Reclaim::new(setup, Aim::Promotion),
-            limits: Limits::new(RATE_LIMIT),
+            limits: Limits::new(limits),
             hinted: vec![0; index(setup.units)],
         }
     }
@@ -182,9 +211,17 @@ impl Mechanism for Numab2 {
 mod tests {
     use super::*;
 
+    /// Limits of so many 4 KiB pages a second, with the threshold of Linux.
+    fn limits(rate: u64) -> Limits {
+        Limits {
+            rate,
+            ..Limits::new(PromotionLimits::LINUX)
+        }
+    }
+
     #[test]
     fn a_second_lets_no_more_candidates_through_than_its_limit() {
-        let mut limits = Limits::new(100);
+        let mut limits = limits(100);
         let mut let_through = |from: u64, to: u64| {
             let allowed = (from..to).filter(|now| limits.allow(*now, 0, 1));
             u64::try_from(allowed.count()).expect("few")
@@ -196,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_threshold_follows_the_number_of_candidates_by_the_minute() {
-        let mut limits = Limits::new(10);
+        let mut limits = limits(10);
         assert!(limits.allow(1, 999, 5) && !limits.allow(2, 1000, 5));
         // 5 in a minute, and 600 were allowed.
         assert!(limits.allow(60_001, 1124, 6000) && !limits.allow(60_002, 1125, 1));
@@ -211,5 +248,20 @@ mod tests {
             limits.allow(60_003 * minute, 3000, 1);
         }
         assert_eq!(limits.threshold, Some(2000));
+    }
+
+    #[test]
+    fn a_threshold_that_does_not_adapt_stays() {
+        let mut limits = Limits::new(PromotionLimits {
+            hot_threshold_ms: 200,
+            rate_limit_mb_s: 1,
+            adapt: false,
+        });
+        assert_eq!(limits.rate, 256);
+        assert!(limits.allow(1, 199, 1) && !limits.allow(2, 200, 1));
+        for minute in 1..20 {
+            limits.allow(60_003 * minute, 0, 1);
+        }
+        assert!(limits.allow(60_003 * 20, 199, 1) && !limits.allow(60_003 * 20, 200, 1));
     }
 }

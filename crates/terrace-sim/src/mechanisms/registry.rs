@@ -1,9 +1,13 @@
 //! The registry of mechanisms, by name.
 
+use super::balance::Balance;
 use super::hyperplace::Tuning;
 use super::needs::{Memory, Need};
+use super::numab2::PromotionLimits;
 use super::{Mechanism, Setup, Side};
-use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
+use super::{
+    autonuma, balance, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp,
+};
 
 /// The names of the mechanisms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +15,7 @@ pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
     /// NUMA balancing, mode 2.
-    Numab2,
+    Numab2(PromotionLimits),
     /// Transparent page placement.
     Tpp,
     /// Non-exclusive tiering.
@@ -28,6 +32,8 @@ pub enum Name {
     Memtierd,
     /// memtierd with its age policy.
     MemtierdAge,
+    /// Placement by the tiers' latencies under load.
+    Balance(Balance),
     /// Our own mechanism, in the guest.
     Hyperplace(Tuning),
 }
@@ -36,7 +42,7 @@ impl Name {
     /// All mechanisms.
     pub const ALL: &[Self] = &[
         Self::Autonuma,
-        Self::Numab2,
+        Self::Numab2(PromotionLimits::LINUX),
         Self::Tpp,
         Self::Nomad,
         Self::Memtis,
@@ -45,6 +51,7 @@ impl Name {
         Self::Raminate,
         Self::Memtierd,
         Self::MemtierdAge,
+        Self::Balance(Balance::DEFAULT),
         Self::Hyperplace(Tuning::PAPER),
     ];
 
@@ -57,7 +64,7 @@ impl Name {
                 guest,
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion",
             ),
-            Self::Numab2 => (
+            Self::Numab2(_) => (
                 "numab2",
                 guest,
                 "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes",
@@ -102,6 +109,11 @@ impl Name {
                 host,
                 "memtierd, age policy: regions of 1 MiB that are active or idle for long",
             ),
+            Self::Balance(_) => (
+                "balance",
+                host,
+                "latency balancing: accesses go to the tier that answers faster under load, until both are equal",
+            ),
             Self::Hyperplace(_) => (
                 "hyperplace",
                 guest,
@@ -145,7 +157,7 @@ impl Name {
     pub fn needs(self, memory: Memory) -> Vec<Need> {
         match self {
             Self::Autonuma => autonuma::Autonuma::needs(memory),
-            Self::Numab2 => numab2::Numab2::needs(memory),
+            Self::Numab2(_) => numab2::Numab2::needs(memory),
             Self::Tpp => tpp::Tpp::needs(memory),
             Self::Nomad => nomad::Nomad::needs(memory),
             Self::Memtis => memtis::Memtis::needs(),
@@ -154,6 +166,7 @@ impl Name {
             | Self::Raminate
             | Self::Memtierd
             | Self::MemtierdAge
+            | Self::Balance(_)
             | Self::Hyperplace(_) => Vec::new(),
         }
     }
@@ -163,7 +176,7 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
-            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
+            Self::Numab2(limits) => Box::new(numab2::Numab2::new(setup, limits)),
             Self::Tpp => Box::new(tpp::Tpp::new(setup)),
             Self::Nomad => Box::new(nomad::Nomad::new(setup)),
             Self::Memtis => Box::new(memtis::Memtis::new(setup)),
@@ -172,6 +185,7 @@ impl Name {
             Self::Raminate => Box::new(raminate::Raminate::new(setup)),
             Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
             Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
+            Self::Balance(parameters) => Box::new(balance::Balancer::new(setup, parameters)),
             Self::Hyperplace(tuning) if tuning.literal => {
                 Box::new(hyperplace::literal::Literal::new(setup, tuning))
             }

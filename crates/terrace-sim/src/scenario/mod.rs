@@ -10,6 +10,7 @@ mod load;
 mod loaded;
 mod model;
 mod pages;
+mod parameters;
 pub mod policy;
 mod preset;
 pub mod provision;
@@ -71,6 +72,9 @@ pub struct Machine {
     pub migrate_batch: u32,
     /// The treatment of VMs that are too small for their mechanism's own constants.
     pub small_vms: SmallVms,
+    /// Least free memory of each slower tier beside the VMs' sizes, bytes for each VM; `None`: as much as follows from
+    /// the VM's size ([`Vm::room_to_demote`]).
+    pub slow_room: Option<u64>,
 }
 
 /// The model of a tier's latency under load.
@@ -179,7 +183,28 @@ fn check_name(name: &str, path: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Least room to demote to of a VM, bytes: what Memtis was seen to need beside a VM whose load fills it.
+const LEAST_ROOM: u64 = 128 << 20;
+
+/// Part of the first tier that a VM has as room to demote to, percent: the largest part that a mechanism keeps free there is
+/// Memtis's 3 % (`get_memcg_promotion_watermark`).
+const ROOM_PERCENT: u64 = 4;
+
+/// Divisor of a VM's memory that gives twice what its page tables take: 8 bytes for each 4 KiB.
+const TABLES_DIVISOR: u64 = 256;
+
 impl Vm {
+    /// The free memory that a VM has in each slower tier unless the scenario sets another, bytes: a mechanism that keeps a
+    /// part of the first tier free has to hold that part's pages below.
+    #[must_use]
+    pub fn room_to_demote(&self) -> u64 {
+        let part = self
+            .sizes
+            .first()
+            .map_or(0, |first| first / 100 * ROOM_PERCENT);
+        part.max(LEAST_ROOM) + self.bytes() / TABLES_DIVISOR
+    }
+
     /// The mechanism that places the VM's pages and the side that runs it; `None` if there is no mechanism.
     #[must_use]
     pub fn baseline(&self) -> Option<(Name, Side)> {

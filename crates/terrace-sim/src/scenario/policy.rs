@@ -7,9 +7,10 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
+use super::parameters::{self, label, tuned};
 use crate::base::side::Side;
 use crate::host::bounds::clairvoyant::By;
-use crate::mechanisms::{Name, Tuning};
+use crate::mechanisms::Name;
 
 /// Policies without an engine: name, description, and value.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
@@ -89,9 +90,10 @@ pub fn descriptions() -> Vec<Description> {
         name: baseline.name().into(),
         stages: Vec::new(),
         what: Some(format!(
-            "{} ({} by nature)",
+            "{} ({} by nature{})",
             baseline.what(),
-            baseline.nature().name()
+            baseline.nature().name(),
+            parameters::text(baseline.name()),
         )),
     }));
     let unmanaged = UNMANAGED.map(|(name, what, _)| (name, what));
@@ -158,12 +160,12 @@ pub(super) enum RawPolicy {
     Table(RawTable),
 }
 
-/// The keys of a policy's table: those of [`PolicyStages`], `where`, and the parameters of `hyperplace` (a flattened
+/// The keys of a policy's table: those of [`PolicyStages`], `where`, and the parameters of mechanisms (a flattened
 /// struct would hide which key is unknown).
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTable {
-    base: String,
+    pub base: String,
     observe: Option<String>,
     estimate: Option<String>,
     share: Option<String>,
@@ -171,12 +173,16 @@ pub(super) struct RawTable {
     #[serde(rename = "move")]
     moves: Option<String>,
     #[serde(rename = "where")]
-    side: Option<String>,
-    period: Option<u64>,
-    by: Option<By>,
-    epoch_ms: Option<u32>,
-    tau_split: Option<u32>,
-    literal: Option<bool>,
+    pub side: Option<String>,
+    pub by: Option<By>,
+    pub period: Option<u64>,
+    pub epoch_ms: Option<u32>,
+    pub tau_split: Option<u32>,
+    pub literal: Option<bool>,
+    pub hot_threshold_ms: Option<u32>,
+    pub rate_limit_mb_s: Option<u32>,
+    pub adapt: Option<bool>,
+    pub interval_ms: Option<u32>,
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {
@@ -305,70 +311,6 @@ fn bound(raw: &RawTable, side: Option<Side>, path: &str) -> Result<Option<HostPo
         label(raw),
         raw.by.unwrap_or_default(),
     )))
-}
-
-/// A mechanism with the parameters that the table sets: only `hyperplace` has any.
-fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>, Fault> {
-    let given = [
-        ("period", raw.period, 1_000_000_000),
-        ("epoch_ms", raw.epoch_ms.map(u64::from), 60_000),
-        ("tau_split", raw.tau_split.map(u64::from), 1_000_000),
-    ];
-    let is_tuned = matches!(name, Some(Name::Hyperplace(_)));
-    let foreign = |key: &str| {
-        let what = "belongs to base = \"hyperplace\" alone: leave it out";
-        Fault::new(format!("{path}.{key}"), what)
-    };
-    if raw.literal.is_some() && !is_tuned {
-        return Err(foreign("literal"));
-    }
-    for (key, value, most) in given {
-        let Some(value) = value else { continue };
-        if !is_tuned {
-            return Err(foreign(key));
-        }
-        let path = format!("{path}.{key}");
-        if !(1..=most).contains(&value) {
-            return Err(Fault::new(
-                path,
-                format!("{value} is not within 1 to {most}"),
-            ));
-        }
-    }
-    Ok(name.map(|name| match name {
-        Name::Hyperplace(tuning) => Name::Hyperplace(Tuning {
-            period: raw.period.unwrap_or(tuning.period),
-            epoch_ms: raw.epoch_ms.unwrap_or(tuning.epoch_ms),
-            tau_split: raw.tau_split.unwrap_or(tuning.tau_split),
-            literal: raw.literal.unwrap_or(tuning.literal),
-        }),
-        other => other,
-    }))
-}
-
-/// The policy's name with its parameters, as `hyperplace@host period=1021`.
-fn label(raw: &RawTable) -> String {
-    let mut label = raw.base.clone();
-    if let Some(at) = &raw.side {
-        label += &format!("@{at}");
-    }
-    if raw.by == Some(By::Latency) {
-        label += " by=latency";
-    }
-    let given = [
-        ("period", raw.period),
-        ("epoch_ms", raw.epoch_ms.map(u64::from)),
-        ("tau_split", raw.tau_split.map(u64::from)),
-    ];
-    for (key, value) in given {
-        if let Some(value) = value {
-            label += &format!(" {key}={value}");
-        }
-    }
-    if raw.literal == Some(true) {
-        label += " literal";
-    }
-    label
 }
 
 /// The policy of that name; `NAME@host` and `NAME@guest` name the side that runs it.

@@ -63,6 +63,7 @@ struct RawMachine {
     small_vms: SmallVms,
     #[serde(default)]
     loaded_latency: LoadedLatency,
+    slow_room: Option<Size>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -230,6 +231,10 @@ impl RawMachine {
             management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
             migrate_batch: batch(self.migrate_batch)?,
             small_vms: self.small_vms,
+            slow_room: match self.slow_room {
+                Some(Size(0)) => Some(0),
+                room => optional("machine.slow_room", room)?,
+            },
         })
     }
 }

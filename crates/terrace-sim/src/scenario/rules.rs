@@ -315,13 +315,18 @@ impl Scenario {
                 }
             }
         }
-        for (t, tier) in self.machine.tiers.iter().enumerate() {
-            all.push(Extent {
-                path: format!("machine.sizes[{t}]"),
-                bytes: tier.bytes,
-                page: PageSize::Base,
-            });
-        }
+        let sizes = self.machine.tiers.iter().enumerate();
+        let sizes = sizes.map(|(t, tier)| (format!("machine.sizes[{t}]"), tier.bytes));
+        let room = self.machine.slow_room.unwrap_or(0);
+        all.extend(
+            sizes
+                .chain([("machine.slow_room".into(), room)])
+                .map(|(path, bytes)| Extent {
+                    path,
+                    bytes,
+                    page: PageSize::Base,
+                }),
+        );
         all.retain(|e| e.bytes > 0);
         all
     }

@@ -134,10 +134,17 @@ fn headroom(scenario: &Scenario, at: usize) -> u64 {
         let largest = scenario.vms.iter().map(|vm| vm.pages.host.bytes()).max();
         MIN_HEADROOM * largest.unwrap_or(PAGE_SIZE)
     } else {
-        MIN_SLOW_HEADROOM * PAGE_SIZE
+        slow_room(scenario).max(MIN_SLOW_HEADROOM * PAGE_SIZE)
     };
     let share = whole(float(tier.bytes / scenario.machine.scale) * HEADROOM);
     share.max(least)
+}
+
+/// Free bytes of each slower tier that the VMs have to demote to, as simulated.
+fn slow_room(scenario: &Scenario) -> u64 {
+    let given = scenario.machine.slow_room;
+    let of = |vm: &scenario::Vm| given.unwrap_or_else(|| vm.room_to_demote());
+    scenario.vms.iter().map(of).sum::<u64>() / scenario.machine.scale
 }
 
 fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {

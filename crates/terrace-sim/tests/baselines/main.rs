@@ -4,6 +4,7 @@ mod common;
 mod edges;
 
 mod autonuma;
+mod balance;
 mod hemem;
 mod hyperplace;
 mod memory_mode;

@@ -1,5 +1,9 @@
 //! Tests of `memtis`.
 
+use std::path::Path;
+
+use terrace_sim::{Options, Scenario, Simulation, VmResult};
+
 use crate::common::Small;
 use crate::sampled;
 
@@ -92,4 +96,28 @@ fn with_2_mib_pages() {
 #[test]
 fn with_three_tiers() {
     sampled::three_tiers("memtis");
+}
+
+/// A load that fills a VM, with these keys of the machine.
+fn full(keys: &str) -> VmResult {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 4\n{keys}\n\
+         [[vm]]\nname = \"a\"\nfast = \"512MiB\"\nslow = \"1GiB\"\npolicy = \"memtis\"\n\
+         workload = {{ kind = \"hotset\", size = \"1536MiB\", hot = 0.1, hot_access = 0.9, write = 0.2, duration = \"20s\" }}\n"
+    );
+    let scenario = Scenario::parse(&text, "full", Path::new("/s")).expect("valid");
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+    while simulation.advance(u64::MAX) {}
+    simulation.result().vms.remove(0)
+}
+
+#[test]
+fn memtis_promotes_in_a_full_vm_only_with_room_to_demote_to() {
+    let (without, usual) = (full("slow_room = \"0B\""), full(""));
+    assert_eq!(without.promoted_pages, 0, "{without:?}");
+    assert!(usual.promoted_pages > 0, "{usual:?}");
+    assert!(
+        usual.fast_hit_ratio > without.fast_hit_ratio + 0.2,
+        "{usual:?}"
+    );
 }

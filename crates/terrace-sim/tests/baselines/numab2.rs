@@ -80,3 +80,37 @@ fn numab2_demotes_from_node_to_node_where_there_are_three() {
         "{vm:?}"
     );
 }
+
+/// Counts of a run that starts in slow memory: promoted and demoted pages, and the bytes in fast memory at the end.
+fn counts(policy: &'static str) -> (u64, u64, u64) {
+    let vm = from_slow(policy);
+    (vm.promoted_pages, vm.demoted_pages, vm.fast_bytes_end)
+}
+
+#[test]
+fn numab2_with_the_kernels_limits_is_as_without_them() {
+    let given =
+        "{ base = \"numab2\", hot_threshold_ms = 1000, rate_limit_mb_s = 65536, adapt = true }";
+    assert_eq!(counts(given), counts("\"numab2\""));
+}
+
+#[test]
+fn numab2_promotes_less_by_a_lower_threshold() {
+    // A cold page is touched every 100 s: a tenth of a second leaves one in a thousand.
+    let (usual, low) = (
+        from_slow("\"numab2\""),
+        from_slow("{ base = \"numab2\", hot_threshold_ms = 100, adapt = false }"),
+    );
+    let hot = (2048 << 8) / 20;
+    assert!(low.promoted_pages < usual.promoted_pages, "{low:?}");
+    assert!(low.promoted_pages > hot / 2, "{low:?}");
+    assert_eq!(low.policy, "numab2 hot_threshold_ms=100 adapt=false");
+}
+
+#[test]
+fn numab2_promotes_no_more_than_its_rate_limit() {
+    // 1 MiB a second; without the limit, all 102 MiB of the hot set go up within seconds.
+    let vm = from_slow("{ base = \"numab2\", rate_limit_mb_s = 1 }");
+    assert!(vm.promoted_pages > 0, "{vm:?}");
+    assert!(vm.promoted_pages <= 61 << 8, "{vm:?}");
+}

@@ -626,3 +626,14 @@ fn a_price_that_is_none_is_refused() {
         );
     }
 }
+
+#[test]
+fn room_in_slow_memory_is_whole_pages_and_not_without_end() {
+    for (room, what) in [
+        ("\"100KiB\"", "no whole number of pages of 4KiB"),
+        ("\"8192TiB\"", "too much"),
+    ] {
+        let key = format!("slow_room = {room}\n[[vm]]");
+        refused(MINIMAL, "[[vm]]", &key, "3: machine.slow_room", &[what]);
+    }
+}

@@ -89,3 +89,42 @@ fn a_policy_that_is_not_there_is_refused_with_the_list() {
         &["moon", "allowed is host"],
     );
 }
+
+#[test]
+fn limits_of_promotion_have_bounds_and_are_those_of_numab2_alone() {
+    let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
+    for (key, value, range) in [
+        ("hot_threshold_ms", "0", "1 to 60000"),
+        ("hot_threshold_ms", "60001", "1 to 60000"),
+        ("rate_limit_mb_s", "0", "1 to 1000000"),
+        ("rate_limit_mb_s", "1000001", "1 to 1000000"),
+    ] {
+        let policy = with(&format!("{{ base = \"numab2\", {key} = {value} }}"));
+        let (at, what) = (
+            format!("7: vm.policy.{key}"),
+            format!("{value} is not within {range}"),
+        );
+        refused(MINIMAL, "slow = \"32GiB\"\n", &policy, &at, &[&what]);
+    }
+    for base in [
+        "tpp",
+        "autonuma",
+        "nomad",
+        "hyperplace",
+        "vtmm",
+        "first-touch",
+    ] {
+        let policy = with(&format!("{{ base = \"{base}\", rate_limit_mb_s = 9 }}"));
+        let (at, what) = (
+            "7: vm.policy.rate_limit_mb_s",
+            "\"numab2\" or \"balance\" alone",
+        );
+        refused(MINIMAL, "slow = \"32GiB\"\n", &policy, at, &[what]);
+        for (key, value) in [("hot_threshold_ms", "9"), ("adapt", "false")] {
+            let policy = with(&format!("{{ base = \"{base}\", {key} = {value} }}"));
+            let at = format!("7: vm.policy.{key}");
+            let what = ["belongs to base = \"numab2\" alone: leave it out"];
+            refused(MINIMAL, "slow = \"32GiB\"\n", &policy, &at, &what);
+        }
+    }
+}

@@ -257,6 +257,13 @@ impl Context<'_> {
         self.env.read_ps[usize::from(tier)]
     }
 
+    /// Number of the VM's data accesses that a tier has served so far, as a memory controller counts them.
+    #[must_use]
+    pub fn accesses(&self, tier: u8) -> u64 {
+        let (counts, tier) = (&self.space.counts, usize::from(tier));
+        counts.reads[tier] + counts.writes[tier]
+    }
+
     /// The tier of a unit; `None` if it has no memory.
     #[must_use]
     pub fn tier(&self, unit: Unit) -> Option<u8> {

@@ -24,7 +24,7 @@ const QUOTA_EVERY: u64 = 15_000_000_000;
 
 /// The thread that takes samples.
 #[derive(Debug)]
-pub(super) struct Ksampled {
+pub(in crate::mechanisms) struct Ksampled {
     /// Index of the period; `None` before it has begun.
     period: Option<usize>,
     /// Processor time taken since the last check of it, ps.
@@ -33,7 +33,7 @@ pub(super) struct Ksampled {
 }
 
 impl Ksampled {
-    pub(super) fn new() -> Self {
+    pub(in crate::mechanisms) fn new() -> Self {
         Self {
             period: None,
             used_ps: 0,
@@ -41,12 +41,12 @@ impl Ksampled {
         }
     }
 
-    pub(super) fn has_begun(&self) -> bool {
+    pub(in crate::mechanisms) fn has_begun(&self) -> bool {
         self.period.is_some()
     }
 
     /// Begins with the shortest period.
-    pub(super) fn begin(&mut self, context: &mut Context) {
+    pub(in crate::mechanisms) fn begin(&mut self, context: &mut Context) {
         self.sample_by(context, 0);
     }
 
@@ -61,12 +61,12 @@ impl Ksampled {
     }
 
     /// Counts processor time that `ksampled` took.
-    pub(super) fn spent(&mut self, ps: u64) {
+    pub(in crate::mechanisms) fn spent(&mut self, ps: u64) {
         self.used_ps += ps;
     }
 
     /// Adapts the period to the share of the processor that was taken, if a check of it is due.
-    pub(super) fn keep_quota(&mut self, context: &mut Context) {
+    pub(in crate::mechanisms) fn keep_quota(&mut self, context: &mut Context) {
         let Some(period) = self.period.filter(|_| context.now_ns() >= self.quota_at) else {
             return;
         };

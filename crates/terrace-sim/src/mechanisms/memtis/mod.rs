@@ -25,7 +25,7 @@ mod walks;
 
 use cadence::{Cadence, Due};
 use counts::Counts;
-use ksampled::Ksampled;
+pub(super) use ksampled::Ksampled;
 use lru::Lru;
 use split::Splits;
 use thresholds::Thresholds;
