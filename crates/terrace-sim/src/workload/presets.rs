@@ -83,31 +83,31 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset(
         "kv",
         "vtmm-redis",
-        r#"keys = 8388608, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5"#,
+        r#"keys = 8388608, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5, compute_ns = 85"#,
     ),
     // vTMM §4.3.3: 10 GB with 2 GB hot
     preset(
         "kv",
         "vtmm-redis-10g",
-        r#"keys = 2621440, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5"#,
+        r#"keys = 2621440, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5, compute_ns = 85"#,
     ),
     // GPAC §5.1, table 2: 12.5 GB, 1 KB, Gaussian; the share of reads is our estimate
     preset(
         "kv",
         "gpac-redis",
-        r#"keys = 13107200, value = "1KiB", dist = "gauss", read = 0.5"#,
+        r#"keys = 13107200, value = "1KiB", dist = "gauss", read = 0.5, compute_ns = 437"#,
     ),
     // GPAC §5.1, table 2: 11 GB, 1 KB, Gaussian; the share of reads is our estimate
     preset(
         "kv",
         "gpac-memcached",
-        r#"keys = 11534336, value = "1KiB", dist = "gauss", read = 0.5"#,
+        r#"keys = 11534336, value = "1KiB", dist = "gauss", read = 0.5, compute_ns = 156"#,
     ),
     // HPMBS table 1, L: 4.1 GB; value, law and share of reads are our estimates
     preset(
         "kv",
         "hpmbs-memcached",
-        r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95"#,
+        r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95, compute_ns = 156"#,
     ),
     // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here
     preset(
@@ -137,24 +137,24 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset(
         "stencil",
         "hpmbs-fotonik3d",
-        r#"size = "10035MiB", arrays = 6"#,
+        r#"size = "10035MiB", arrays = 6, parallelism = 2.8"#,
     ),
     // YCSB workload A
-    preset("ycsb", "a", r"read = 0.5, update = 0.5"),
+    preset("ycsb", "a", r"read = 0.5, update = 0.5, compute_ns = 437"),
     // YCSB workload B
-    preset("ycsb", "b", r"read = 0.95, update = 0.05"),
+    preset("ycsb", "b", r"read = 0.95, update = 0.05, compute_ns = 437"),
     // YCSB workload C
-    preset("ycsb", "c", r"read = 1.0"),
+    preset("ycsb", "c", r"read = 1.0, compute_ns = 437"),
     // YCSB workload D
     preset(
         "ycsb",
         "d",
-        r#"read = 0.95, insert = 0.05, dist = "latest""#,
+        r#"read = 0.95, insert = 0.05, dist = "latest", compute_ns = 437"#,
     ),
     // YCSB workload E
     preset("ycsb", "e", r"scan = 0.95, insert = 0.05"),
     // YCSB workload F: to memory, reading, changing and writing back is one update
-    preset("ycsb", "f", r"read = 0.5, update = 0.5"),
+    preset("ycsb", "f", r"read = 0.5, update = 0.5, compute_ns = 437"),
     // XSBench's default: 355 nuclides with 11,303 points each (one more here, for whole MiB)
     preset("xsbench", "large", r#"size = "5649MiB", nuclides = 355"#),
 ];
