@@ -18,7 +18,7 @@ const fn preset(kind: &'static str, name: &'static str, keys: &'static str) -> P
 
 /// All presets, in the order of the documentation; each under a comment with its source, and with the parts that are
 /// not from there.
-pub(super) const PRESETS: [Preset; 29] = [
+pub(super) const PRESETS: [Preset; 33] = [
     // vTMM §4.3.1: 10 GB, 90 % of the accesses to a share of the pages (its X axis)
     preset("hotset", "vtmm-scan", r#"size = "10GiB", hot_access = 0.9"#),
     // vTMM §4.4: uniform random reads; 2 to 16 GB
@@ -132,6 +132,30 @@ pub(super) const PRESETS: [Preset; 29] = [
         "graph",
         "hpmbs-graph-5",
         r#"algorithm = "pagerank", vertices = 5000000, degree = 118"#,
+    ),
+    // GAP's Kronecker graph: scale 27, edge factor 16, each edge listed at both ends
+    preset(
+        "graph",
+        "gap-kron",
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32"#,
+    ),
+    // GAP's uniformly random graph: scale 27, edge factor 16, each edge listed at both ends
+    preset(
+        "graph",
+        "gap-urand",
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32"#,
+    ),
+    // GAP's Twitter graph: 1,468,364,884 directed edges
+    preset(
+        "graph",
+        "gap-twitter",
+        r#"algorithm = "pagerank", vertices = 61578415, degree = 24"#,
+    ),
+    // GAP's web graph: 1,930,292,948 directed edges
+    preset(
+        "graph",
+        "gap-web",
+        r#"algorithm = "pagerank", vertices = 50636151, degree = 38"#,
     ),
     // HPMBS table 1, H: 9.8 GB; vTMM table 2 runs the same program and gives no size
     preset(
