@@ -18,7 +18,7 @@ const fn preset(kind: &'static str, name: &'static str, keys: &'static str) -> P
 
 /// All presets, in the order of the documentation; each under a comment with its source, and with the parts that are
 /// not from there.
-pub(super) const PRESETS: [Preset; 33] = [
+pub(super) const PRESETS: [Preset; 32] = [
     // vTMM §4.3.1: 10 GB, 90 % of the accesses to a share of the pages (its X axis)
     preset("hotset", "vtmm-scan", r#"size = "10GiB", hot_access = 0.9"#),
     // vTMM §4.4: uniform random reads; 2 to 16 GB
@@ -109,53 +109,47 @@ pub(super) const PRESETS: [Preset; 33] = [
         "hpmbs-memcached",
         r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95, compute_ns = 156"#,
     ),
-    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here
+    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here; Graph500's law, shuffled
     preset(
         "graph",
         "vtmm-graph500",
-        r#"algorithm = "bfs", vertices = 67108864, degree = 32, iterations = 8"#,
+        r#"algorithm = "bfs", vertices = 67108864, degree = 32, iterations = 8, skew = 0.76, order = "shuffled""#,
     ),
-    // HMvisor §4.1: scale 21, edge factor 30 (1.0 GiB here; its 1.5 GB keep an edge list too)
+    // HMvisor §4.1: scale 21, edge factor 30 (1.0 GiB here; its 1.5 GB keep an edge list too); Graph500's law, shuffled
     preset(
         "graph",
         "hmvisor-graph500",
-        r#"algorithm = "bfs", vertices = 2097152, degree = 60"#,
+        r#"algorithm = "bfs", vertices = 2097152, degree = 60, skew = 0.76, order = "shuffled""#,
     ),
-    // HPMBS table 1, J: 4 million nodes, 3.4 GB; the degree follows from both
+    // HPMBS table 1, J: 4 million nodes, 3.4 GB; the degree follows from both; law and order are those of gap-twitter
     preset(
         "graph",
         "hpmbs-graph-4",
-        r#"algorithm = "pagerank", vertices = 4000000, degree = 111"#,
+        r#"algorithm = "pagerank", vertices = 4000000, degree = 111, skew = 0.76, order = "shuffled""#,
     ),
-    // HPMBS table 1, K: 5 million nodes, 4.5 GB; the degree follows from both
+    // HPMBS table 1, K: 5 million nodes, 4.5 GB; the degree follows from both; law and order are those of gap-twitter
     preset(
         "graph",
         "hpmbs-graph-5",
-        r#"algorithm = "pagerank", vertices = 5000000, degree = 118"#,
+        r#"algorithm = "pagerank", vertices = 5000000, degree = 118, skew = 0.76, order = "shuffled""#,
     ),
-    // GAP's Kronecker graph: scale 27, edge factor 16, each edge listed at both ends
+    // GAP's Kronecker graph: scale 27, edge factor 16, each edge listed at both ends; Graph500's law, shuffled
     preset(
         "graph",
         "gap-kron",
-        r#"algorithm = "pagerank", vertices = 134217728, degree = 32"#,
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32, skew = 0.76, order = "shuffled""#,
     ),
     // GAP's uniformly random graph: scale 27, edge factor 16, each edge listed at both ends
     preset(
         "graph",
         "gap-urand",
-        r#"algorithm = "pagerank", vertices = 134217728, degree = 32"#,
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32, skew = 0.5"#,
     ),
-    // GAP's Twitter graph: 1,468,364,884 directed edges
+    // GAP's Twitter graph: 61,578,415 vertices, 1,468,364,884 directed edges; law and order are our estimates
     preset(
         "graph",
         "gap-twitter",
-        r#"algorithm = "pagerank", vertices = 61578415, degree = 24"#,
-    ),
-    // GAP's web graph: 1,930,292,948 directed edges
-    preset(
-        "graph",
-        "gap-web",
-        r#"algorithm = "pagerank", vertices = 50636151, degree = 38"#,
+        r#"algorithm = "pagerank", vertices = 61578415, degree = 24, skew = 0.76, order = "shuffled""#,
     ),
     // HPMBS table 1, H: 9.8 GB; vTMM table 2 runs the same program and gives no size
     preset(
