@@ -115,7 +115,7 @@ fn best(results: &Results, shares: u32) -> Result<(u64, f64), String> {
 fn rows(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for shares in SHARES {
-        let what = |figure: &str| format!("{shares} shares of antagonists: {figure}");
+        let what = |figure: &str| format!("antagonists × {shares}: {figure}");
         let all = key(shares, ALL_HOT);
         let found = best(results, shares);
         rows.push(predicted(
