@@ -450,6 +450,29 @@ fn figures_are_checked_by_themselves_and_with_their_own_seed() {
 }
 
 #[test]
+fn a_set_of_predictions_becomes_a_page_and_its_figures() {
+    let dir = folder();
+    let args = ["sim", "repro", "--predict", "antagonists", "--out", "pages"];
+    let small = ["--scale", "1024", "--seeds", "1"];
+    let output = terrace(dir.path(), &[&args[..], &small[..]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let report = json(dir.path().join("pages/predictions-antagonists.json"));
+    assert_eq!(
+        (&report["set"], &report["seeds"]),
+        (&"antagonists".into(), &1.into())
+    );
+    let rows = report["experiments"][0]["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["simulated"].is_f64()), "{rows:?}");
+    let page = dir.path().join("pages/predictions-antagonists.md");
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert!(page.contains("gain of the best split"), "{page}");
+    for wrong in [&["vtmm"][..], &["--check"], &["--json", "a.json"]] {
+        let output = terrace(dir.path(), &[&args[..], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn an_unknown_experiment_exits_with_2_and_a_bad_scale_with_1() {
     let dir = folder();
     for args in [

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use terrace_repro::compare::FastSweep;
-use terrace_repro::repro;
+use terrace_repro::repro::{self, predicted};
 use terrace_sim::policy;
 
 /// A command of the simulator.
@@ -114,13 +114,20 @@ pub struct Repro {
     /// Seed of all random streams.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Run each experiment with so many seeds, one after another from --seed, and print mean, least and most.
-    #[arg(long, value_name = "N", default_value = "3")]
-    pub seeds: NonZeroU32,
+    /// Run each experiment with so many seeds, one after another from --seed, and print mean, least and most. Three by
+    /// default; with --predict as many as the set's page has.
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<NonZeroU32>,
     /// Measure the figures in the experiments' reasons again, instead of the experiments, and compare; exit with 1 if
     /// one of them differs by more than 1 % and in the digits printed.
     #[arg(long, conflicts_with_all = ["list", "seed", "seeds", "scale", "json", "markdown"])]
     pub check: bool,
+    /// Make the page of a set of predictions: predictions-NAME.md and predictions-NAME.json, in the folder --out.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(predicted::set_names()), conflicts_with_all = ["name", "list", "check", "json", "markdown"])]
+    pub predict: Option<String>,
+    /// The folder of the page of predictions; the current one by default.
+    #[arg(long, value_name = "FOLDER", requires = "predict")]
+    pub out: Option<PathBuf>,
     /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
     /// faster and coarser.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]

@@ -13,6 +13,7 @@ pub mod carry_out;
 pub mod check;
 pub mod order;
 pub mod pace;
+pub mod predicted;
 pub mod render;
 pub mod row;
 pub mod runs;
@@ -37,10 +38,12 @@ pub enum Paper {
     Hypertier,
     /// HMvisor.
     Hmvisor,
+    /// No paper: a question of our own.
+    Ours,
 }
 
 impl Paper {
-    /// All papers.
+    /// The papers.
     pub const ALL: [Self; 3] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor];
 
     /// The paper's name on the command line.
@@ -50,6 +53,7 @@ impl Paper {
             Self::Vtmm => "vtmm",
             Self::Hypertier => "hypertier",
             Self::Hmvisor => "hmvisor",
+            Self::Ours => "ours",
         }
     }
 
@@ -60,6 +64,7 @@ impl Paper {
             Self::Vtmm => "vTMM",
             Self::Hypertier => "HyperTier",
             Self::Hmvisor => "HMvisor",
+            Self::Ours => "Ours:",
         }
     }
 }

@@ -100,7 +100,8 @@ pub fn markdown(report: &ReproReport) -> String {
     out
 }
 
-fn seeds(report: &ReproReport) -> String {
+/// The sentence about seeds.
+pub(super) fn seeds(report: &ReproReport) -> String {
     if report.seeds == 1 {
         return format!("Seed {}.", report.seed);
     }
@@ -127,7 +128,7 @@ fn summary(report: &ReproReport) -> String {
 }
 
 /// `table-4` as `Table 4`.
-fn title(name: &str) -> String {
+pub(super) fn title(name: &str) -> String {
     let text = name.replace('-', " ");
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| {

@@ -131,14 +131,38 @@ impl Permutation {
         }
     }
 
+    /// The item that [`Permutation::apply`] puts at a place.
+    pub(super) fn invert(&self, place: u64) -> u64 {
+        let mut item = place;
+        loop {
+            item = self.round_back(item);
+            if item < self.items {
+                return item;
+            }
+        }
+    }
+
     fn round(&self, item: u64) -> u64 {
         let (row, column) = (item >> self.bits, item & ((1 << self.bits) - 1));
         let turn = usize::try_from(column).map_or(0, |column| self.turns[column]);
         let row = row + u64::from(turn);
         let row = row.min(row.wrapping_sub(self.rows));
-        // The golden ratio's bits spread neighbouring rows over all columns.
+        row << self.bits | column ^ self.swap_of(row)
+    }
+
+    /// The item that [`Permutation::round`] turns into this one.
+    fn round_back(&self, item: u64) -> u64 {
+        let (row, column) = (item >> self.bits, item & ((1 << self.bits) - 1));
+        let column = column ^ self.swap_of(row);
+        let turn = usize::try_from(column).map_or(0, |column| self.turns[column]);
+        let row = row.wrapping_sub(u64::from(turn));
+        row.min(row.wrapping_add(self.rows)) << self.bits | column
+    }
+
+    /// The columns' swap in a row: the golden ratio's bits spread neighbouring rows over all columns.
+    fn swap_of(&self, row: u64) -> u64 {
         let swap = (row ^ self.swap).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        row << self.bits | column ^ swap >> (64 - self.bits)
+        swap >> (64 - self.bits)
     }
 }
 
@@ -186,6 +210,16 @@ mod tests {
             let mut hit: Vec<u64> = (0..items).map(|i| permutation.apply(i)).collect();
             hit.sort_unstable();
             assert_eq!(hit, (0..items).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_permutation_can_be_turned_back() {
+        for items in [1, 2, 3, 63, 64, 1000, 4097] {
+            let permutation = Permutation::new(items, 5);
+            for item in 0..items {
+                assert_eq!(permutation.invert(permutation.apply(item)), item);
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 //! shares are not; times by the clock are those of the full-size machine.
 
 mod btree;
+mod csr;
 mod draw;
 mod graph;
 mod gups;

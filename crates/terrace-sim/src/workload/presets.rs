@@ -18,7 +18,7 @@ const fn preset(kind: &'static str, name: &'static str, keys: &'static str) -> P
 
 /// All presets, in the order of the documentation; each under a comment with its source, and with the parts that are
 /// not from there.
-pub(super) const PRESETS: [Preset; 29] = [
+pub(super) const PRESETS: [Preset; 32] = [
     // vTMM §4.3.1: 10 GB, 90 % of the accesses to a share of the pages (its X axis)
     preset("hotset", "vtmm-scan", r#"size = "10GiB", hot_access = 0.9"#),
     // vTMM §4.4: uniform random reads; 2 to 16 GB
@@ -83,78 +83,96 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset(
         "kv",
         "vtmm-redis",
-        r#"keys = 8388608, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5"#,
+        r#"keys = 8388608, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5, compute_ns = 85"#,
     ),
     // vTMM §4.3.3: 10 GB with 2 GB hot
     preset(
         "kv",
         "vtmm-redis-10g",
-        r#"keys = 2621440, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5"#,
+        r#"keys = 2621440, value = "4KiB", dist = "hotspot", hot = 0.2, hot_access = 0.8, read = 0.5, compute_ns = 85"#,
     ),
     // GPAC §5.1, table 2: 12.5 GB, 1 KB, Gaussian; the share of reads is our estimate
     preset(
         "kv",
         "gpac-redis",
-        r#"keys = 13107200, value = "1KiB", dist = "gauss", read = 0.5"#,
+        r#"keys = 13107200, value = "1KiB", dist = "gauss", read = 0.5, compute_ns = 437"#,
     ),
     // GPAC §5.1, table 2: 11 GB, 1 KB, Gaussian; the share of reads is our estimate
     preset(
         "kv",
         "gpac-memcached",
-        r#"keys = 11534336, value = "1KiB", dist = "gauss", read = 0.5"#,
+        r#"keys = 11534336, value = "1KiB", dist = "gauss", read = 0.5, compute_ns = 156"#,
     ),
     // HPMBS table 1, L: 4.1 GB; value, law and share of reads are our estimates
     preset(
         "kv",
         "hpmbs-memcached",
-        r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95"#,
+        r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95, compute_ns = 156"#,
     ),
-    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here
+    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here; Graph500's law, shuffled
     preset(
         "graph",
         "vtmm-graph500",
-        r#"algorithm = "bfs", vertices = 67108864, degree = 32, iterations = 8"#,
+        r#"algorithm = "bfs", vertices = 67108864, degree = 32, iterations = 8, skew = 0.76, order = "shuffled""#,
     ),
-    // HMvisor §4.1: scale 21, edge factor 30 (1.0 GiB here; its 1.5 GB keep an edge list too)
+    // HMvisor §4.1: scale 21, edge factor 30 (1.0 GiB here; its 1.5 GB keep an edge list too); Graph500's law, shuffled
     preset(
         "graph",
         "hmvisor-graph500",
-        r#"algorithm = "bfs", vertices = 2097152, degree = 60"#,
+        r#"algorithm = "bfs", vertices = 2097152, degree = 60, skew = 0.76, order = "shuffled""#,
     ),
-    // HPMBS table 1, J: 4 million nodes, 3.4 GB; the degree follows from both
+    // HPMBS table 1, J: 4 million nodes, 3.4 GB; the degree follows from both; law and order are those of gap-twitter
     preset(
         "graph",
         "hpmbs-graph-4",
-        r#"algorithm = "pagerank", vertices = 4000000, degree = 111"#,
+        r#"algorithm = "pagerank", vertices = 4000000, degree = 111, skew = 0.76, order = "shuffled""#,
     ),
-    // HPMBS table 1, K: 5 million nodes, 4.5 GB; the degree follows from both
+    // HPMBS table 1, K: 5 million nodes, 4.5 GB; the degree follows from both; law and order are those of gap-twitter
     preset(
         "graph",
         "hpmbs-graph-5",
-        r#"algorithm = "pagerank", vertices = 5000000, degree = 118"#,
+        r#"algorithm = "pagerank", vertices = 5000000, degree = 118, skew = 0.76, order = "shuffled""#,
+    ),
+    // GAP's Kronecker graph: scale 27, edge factor 16, each edge listed at both ends; Graph500's law, shuffled
+    preset(
+        "graph",
+        "gap-kron",
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32, skew = 0.76, order = "shuffled""#,
+    ),
+    // GAP's uniformly random graph: scale 27, edge factor 16, each edge listed at both ends
+    preset(
+        "graph",
+        "gap-urand",
+        r#"algorithm = "pagerank", vertices = 134217728, degree = 32, skew = 0.5"#,
+    ),
+    // GAP's Twitter graph: 61,578,415 vertices, 1,468,364,884 directed edges; law and order are our estimates
+    preset(
+        "graph",
+        "gap-twitter",
+        r#"algorithm = "pagerank", vertices = 61578415, degree = 24, skew = 0.76, order = "shuffled""#,
     ),
     // HPMBS table 1, H: 9.8 GB; vTMM table 2 runs the same program and gives no size
     preset(
         "stencil",
         "hpmbs-fotonik3d",
-        r#"size = "10035MiB", arrays = 6"#,
+        r#"size = "10035MiB", arrays = 6, parallelism = 2.8"#,
     ),
     // YCSB workload A
-    preset("ycsb", "a", r"read = 0.5, update = 0.5"),
+    preset("ycsb", "a", r"read = 0.5, update = 0.5, compute_ns = 437"),
     // YCSB workload B
-    preset("ycsb", "b", r"read = 0.95, update = 0.05"),
+    preset("ycsb", "b", r"read = 0.95, update = 0.05, compute_ns = 437"),
     // YCSB workload C
-    preset("ycsb", "c", r"read = 1.0"),
+    preset("ycsb", "c", r"read = 1.0, compute_ns = 437"),
     // YCSB workload D
     preset(
         "ycsb",
         "d",
-        r#"read = 0.95, insert = 0.05, dist = "latest""#,
+        r#"read = 0.95, insert = 0.05, dist = "latest", compute_ns = 437"#,
     ),
     // YCSB workload E
     preset("ycsb", "e", r"scan = 0.95, insert = 0.05"),
     // YCSB workload F: to memory, reading, changing and writing back is one update
-    preset("ycsb", "f", r"read = 0.5, update = 0.5"),
+    preset("ycsb", "f", r"read = 0.5, update = 0.5, compute_ns = 437"),
     // XSBench's default: 355 nuclides with 11,303 points each (one more here, for whole MiB)
     preset("xsbench", "large", r#"size = "5649MiB", nuclides = 355"#),
 ];

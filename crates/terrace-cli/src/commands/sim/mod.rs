@@ -1,6 +1,7 @@
 //! `terrace sim run`, `compare` and `list`; `replay` and `repro` have files of their own.
 
 mod list;
+mod predict;
 mod progress;
 mod repro;
 mod sensitivity;

@@ -12,9 +12,12 @@ use terrace_repro::repro::row::{Outcome, ReproReport};
 use terrace_repro::repro::{experiments, named, render as page};
 
 use super::progress::Bar;
-use super::{can_be_written, is_standard_output, list, on_interrupt, put};
+use super::{can_be_written, is_standard_output, list, on_interrupt, predict, put};
 use crate::args::sim::Repro;
 use crate::render;
+
+/// Seeds of each experiment, unless they are given.
+const SEEDS: u64 = 3;
 
 pub fn run(args: &Repro) -> Result<ExitCode> {
     if args.list {
@@ -22,20 +25,22 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     can_be_written([&args.json, &args.markdown])?;
+    if let Some(name) = &args.predict {
+        return predict::run(args, name);
+    }
     let asked = match &args.name {
         Some(name) => named(name).map_err(anyhow::Error::msg)?,
         None => experiments(),
     };
     let choice = Choice {
         seed: args.seed,
-        seeds: args.seeds.get().into(),
+        seeds: args.seeds.map_or(SEEDS, |seeds| seeds.get().into()),
         scale: args.scale,
     };
-    let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let cancelled = on_interrupt()?;
     let bar = Bar::new(args.quiet);
     let control = Control {
-        threads: args.jobs.unwrap_or(processors),
+        threads: threads(args),
         on_progress: &|progress| bar.show(progress),
         cancelled: &cancelled,
     };
@@ -60,6 +65,12 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
         done.wanted
     );
     Ok(ExitCode::from(130))
+}
+
+/// Runs at the same time.
+pub(super) fn threads(args: &Repro) -> NonZeroUsize {
+    let processors = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    args.jobs.unwrap_or_else(processors)
 }
 
 /// Prints what became of the figures in the reasons; the exit code says whether all of them hold.

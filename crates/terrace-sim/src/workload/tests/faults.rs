@@ -308,6 +308,16 @@ fn too_many_vertices_are_refused() {
 }
 
 #[test]
+fn a_skew_that_turns_the_law_around_is_refused() {
+    for skew in ["0.4", "1.0", "nan"] {
+        let keys = format!(
+            r#"kind = "graph", algorithm = "bfs", vertices = 5000, degree = 3, skew = {skew}, ops = 1"#
+        );
+        refused(&keys, &["`skew`", "0.5"]);
+    }
+}
+
+#[test]
 fn an_odd_number_of_arrays_is_refused() {
     refused(
         r#"kind = "stencil", size = "1GiB", arrays = 3, ops = 1"#,

@@ -13,7 +13,7 @@ use crate::base::access::Access;
 use crate::base::load::Stop;
 
 /// A load of each kind that makes its own accesses, small.
-const EACH: [&str; 15] = [
+const EACH: [&str; 16] = [
     r#"kind = "hotset", size = "16MiB", hot = 0.2"#,
     r#"kind = "hotset", size = "16MiB", hot = 0.3, layout = "clustered", drift_per_s = 0.5"#,
     r#"kind = "sequential", size = "16MiB", hot = 0.2, period = "1s""#,
@@ -25,6 +25,7 @@ const EACH: [&str; 15] = [
     r#"kind = "kv", keys = 10000, value = "1KiB", dist = "zipf""#,
     r#"kind = "ycsb", preset = "d", size = "16MiB""#,
     r#"kind = "graph", algorithm = "bc", vertices = 4096, degree = 16, iterations = 1"#,
+    r#"kind = "graph", algorithm = "pagerank", vertices = 5000, degree = 16, skew = 0.76, order = "shuffled""#,
     r#"kind = "btree", size = "16MiB", write = 0.5"#,
     r#"kind = "xsbench", size = "16MiB", nuclides = 34"#,
     r#"kind = "stencil", size = "16MiB""#,

@@ -524,6 +524,29 @@ fn keys_win_over_those_of_the_preset() {
     assert_eq!(workload, whole);
 }
 
+/// The paces of `kv`, `ycsb` and `stencil` before their presets had paces of their own.
+#[test]
+fn a_pace_beside_a_preset_wins_and_gives_the_old_load() {
+    let redis = load(r#"kind = "kv", preset = "vtmm-redis""#);
+    assert!((redis.pace().compute_ns - 85.0).abs() < f64::EPSILON);
+    for (preset, by_hand) in [
+        (
+            r#"kind = "kv", preset = "vtmm-redis", compute_ns = 50"#,
+            r#"kind = "kv", keys = 8388608, value = "4KiB""#,
+        ),
+        (
+            r#"kind = "ycsb", preset = "c", size = "1GiB", compute_ns = 50"#,
+            r#"kind = "ycsb", read = 1.0, size = "1GiB""#,
+        ),
+        (
+            r#"kind = "stencil", preset = "hpmbs-fotonik3d", parallelism = 8"#,
+            r#"kind = "stencil", size = "10035MiB""#,
+        ),
+    ] {
+        assert_eq!(load(preset), load(by_hand), "{preset}");
+    }
+}
+
 #[test]
 fn the_documentation_lists_every_kind_with_its_pace() {
     let documentation = include_str!("../../../../../docs/workloads.md");
