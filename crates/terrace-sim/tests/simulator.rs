@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
+use terrace_sim::{Cache, Options, RunResult, Scenario, Simulation, VmResult};
 
 /// A scenario with 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144
 /// pages.
@@ -46,8 +46,10 @@ fn off(a: f64, b: f64) -> f64 {
 }
 
 /// Accesses, fast hits in millionths, pages promoted and demoted, exits, MiB of each tier at the end.
-fn counts(name: &str, policy: &str, extra: &str) -> String {
-    let result = run(&scenario(512, policy, extra, HOTSET));
+fn counts(name: &str, policy: &str, extra: &str, cache: Option<Cache>) -> String {
+    let mut scenario = scenario(512, policy, extra, HOTSET);
+    scenario.machine.cache = cache;
+    let result = run(&scenario);
     let vm = &result.vms[0];
     let mib: Vec<u64> = vm.tier_bytes_end.iter().map(|b| b >> 20).collect();
     format!(
@@ -59,21 +61,53 @@ fn counts(name: &str, policy: &str, extra: &str) -> String {
 /// Golden counts: a commit that changes one of these lines changed the machine, a load, a stage or the engine.
 #[test]
 fn golden_counts_per_policy() {
-    let expected = include_str!("golden/hotset.txt");
-    let table = golden("");
+    let expected = include_str!("golden/hotset-cache.txt");
+    let table = golden("", Some(Cache::default()));
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
-/// The counts of the machine before page tables were allocated along with the pages that they map.
+/// The counts of the machine before it had a last-level cache.
+#[test]
+fn golden_counts_without_a_cache() {
+    let expected = include_str!("golden/hotset.txt");
+    let table = golden("", None);
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+#[test]
+fn the_key_cache_turns_the_cache_off() {
+    let text = |cache: &str| {
+        format!(
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 512\n{cache}\n[[vm]]\nname = \"a\"\n\
+             fast = \"4GiB\"\nslow = \"8GiB\"\npolicy = \"first-touch\"\nworkload = {{ {HOTSET} }}\n"
+        )
+    };
+    let cache = |text: &str| {
+        let scenario = Scenario::parse(text, "test", Path::new(".")).expect("a valid scenario");
+        scenario.machine.cache
+    };
+    assert_eq!(cache(&text("cache = \"none\"")), None);
+    assert_eq!(cache(&text("")), Some(Cache::default()));
+    let twice = Some(Cache {
+        size: 66 << 20,
+        ways: 16,
+    });
+    assert_eq!(
+        cache(&text("cache = { size = \"66MiB\", ways = 16 }")),
+        twice
+    );
+}
+
+/// The counts of the machine before it had a last-level cache, and before page tables were allocated along with the pages that they map.
 #[test]
 fn golden_counts_with_tables_that_lie_first() {
     let expected = include_str!("golden/hotset-tables-first.txt");
-    let table = golden(FIRST);
+    let table = golden(FIRST, None);
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
 /// Counts under each policy with these keys of the VM.
-fn golden(keys: &str) -> String {
+fn golden(keys: &str, cache: Option<Cache>) -> String {
     [
         ("vtmm", "vtmm", ""),
         ("vtmm-paper", "vtmm-paper", ""),
@@ -95,7 +129,7 @@ fn golden(keys: &str) -> String {
         ("vtmm, start slow", "vtmm", "start = \"slow\""),
     ]
     .iter()
-    .map(|(name, policy, extra)| counts(name, policy, &format!("{extra}\n{keys}")))
+    .map(|(name, policy, extra)| counts(name, policy, &format!("{extra}\n{keys}"), cache))
     .collect()
 }
 
