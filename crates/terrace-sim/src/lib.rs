@@ -31,7 +31,7 @@ pub use machine::costs::Costs;
 pub use machine::tlb::{Cached, Tlb};
 pub use mechanisms::{Name, Side};
 pub use scenario::{
-    Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
+    Cache, Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
     quantity,
 };
 pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult, Way};

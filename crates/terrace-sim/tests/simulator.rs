@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
+use terrace_sim::{Cache, Options, RunResult, Scenario, Simulation, VmResult};
 
 /// A scenario with 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144
 /// pages.
@@ -29,8 +29,8 @@ fn scenario_on(keys: &str, scale: u64, policy: &str, extra: &str, workload: &str
 /// The key of a VM whose page tables lie in the first tier, above its sizes.
 const FIRST: &str = "tables = \"first\"";
 
-/// The keys of the machine whose tiers are queues, as before.
-const QUEUE: &str = "loaded_latency = \"queue\"\nslow_room = \"0B\"";
+/// The keys of the machine as it was: tiers are queues, there is no cache in front, and no room to demote to.
+const BEFORE: &str = "loaded_latency = \"queue\"\ncache = \"none\"\nslow_room = \"0B\"";
 
 const HOTSET: &str =
     r#"kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "70s""#;
@@ -77,11 +77,43 @@ fn golden_counts_per_policy() {
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
+/// The counts of the machine before it had a last-level cache.
+#[test]
+fn golden_counts_without_a_cache() {
+    let expected = include_str!("golden/hotset-no-cache.txt");
+    let table = golden("cache = \"none\"", "");
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+#[test]
+fn the_key_cache_turns_the_cache_off() {
+    let text = |cache: &str| {
+        format!(
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 512\n{cache}\n[[vm]]\nname = \"a\"\n\
+             fast = \"4GiB\"\nslow = \"8GiB\"\npolicy = \"first-touch\"\nworkload = {{ {HOTSET} }}\n"
+        )
+    };
+    let cache = |text: &str| {
+        let scenario = Scenario::parse(text, "test", Path::new(".")).expect("a valid scenario");
+        scenario.machine.cache
+    };
+    assert_eq!(cache(&text("cache = \"none\"")), None);
+    assert_eq!(cache(&text("")), Some(Cache::default()));
+    let twice = Some(Cache {
+        size: 66 << 20,
+        ways: 16,
+    });
+    assert_eq!(
+        cache(&text("cache = { size = \"66MiB\", ways = 16 }")),
+        twice
+    );
+}
+
 /// The counts of the machine before tiers had the loaded latency of measured ones.
 #[test]
 fn golden_counts_with_tiers_that_are_queues() {
     let expected = include_str!("golden/hotset-queue.txt");
-    let table = golden(QUEUE, "");
+    let table = golden(BEFORE, "");
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
@@ -99,7 +131,7 @@ fn golden_counts_without_room_in_slow_memory() {
 #[test]
 fn golden_counts_with_tables_that_lie_first() {
     let expected = include_str!("golden/hotset-tables-first.txt");
-    let table = golden(QUEUE, FIRST);
+    let table = golden(BEFORE, FIRST);
     assert_eq!(table, expected, "\nfound:\n{table}");
 }
 
@@ -140,7 +172,7 @@ fn golden_counts_of_graphs_with_the_keys_they_had() {
                 "kind = \"graph\", algorithm = \"{algorithm}\", vertices = 33554432, degree = 24, \
                  duration = \"70s\""
             );
-            counts_of(algorithm, &scenario_on(QUEUE, 512, "vtmm", "", &graph))
+            counts_of(algorithm, &scenario_on(BEFORE, 512, "vtmm", "", &graph))
         })
         .collect();
     let expected = include_str!("golden/graph.txt");

@@ -57,6 +57,7 @@ fn vm_timeline(name: &str, samples: u32, cells: u32, slowdown: f64) -> VmTimelin
         Sample {
             at_s: f64::from(i + 1) * slowdown / 2.0,
             ops_per_s: 41e6 / slowdown,
+            cache_hit_ratio: None,
             fast_hit_ratio: (0.45 + settled / 1.9) / slowdown,
             promoted_pages: pages,
             demoted_pages: pages * 3 / 4,

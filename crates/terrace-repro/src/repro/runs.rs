@@ -163,7 +163,7 @@ impl Run {
         let mut watch = |simulation: &mut Simulation| {
             late.update(simulation);
             exits = simulation.exits_without_flushes(FIRST);
-            now = simulation.accesses(FIRST);
+            now = simulation.memory_accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
             let new =
                 last.filter(|last| rounds.last().is_none_or(|seen| seen.number < last.number));
@@ -216,7 +216,7 @@ impl Late {
     fn update(&mut self, simulation: &Simulation) {
         let vms = (1..).map(VmId).zip(&self.thirds);
         for ((vm, third), (seen, all)) in vms.zip(self.seen.iter_mut().zip(&mut self.all)) {
-            *all = simulation.accesses(vm).0;
+            *all = simulation.accesses(vm);
             let late = third.is_some_and(|third| *all >= 2 * third);
             if late && seen.is_none() {
                 *seen = Some((*all, float(simulation.now().0) / 1e9));

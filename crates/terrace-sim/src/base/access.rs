@@ -6,8 +6,8 @@ pub const LINE: u64 = 64;
 /// Lines in a 4 KiB page.
 pub const LINES_PER_PAGE: u64 = 4096 / LINE;
 
-/// One access that reaches memory, to one 64-byte line of the load's own dense memory (its pages are
-/// numbered from 0; the guest maps them one by one, in that order).
+/// One access of a load to one 64-byte line of its own dense memory (its pages are numbered from 0; the guest maps them
+/// one by one, in that order). [`Pace`] says whether the last-level cache sees it, or it always reaches memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access(u64);
 
@@ -47,6 +47,12 @@ impl Access {
         self.0 >> 3 & 63
     }
 
+    /// The line's number in the load's memory.
+    #[must_use]
+    pub fn line_number(self) -> u64 {
+        self.0 >> 3
+    }
+
     /// Whether the access writes.
     #[must_use]
     pub fn is_write(self) -> bool {
@@ -82,6 +88,8 @@ pub struct Pace {
     /// Independent misses in flight at a time (memory-level parallelism), 1 or more: data latency is
     /// divided by it.
     pub parallelism: f64,
+    /// Whether the accesses come before the last-level cache; otherwise each is a miss of it already.
+    pub before_cache: bool,
 }
 
 /// The accesses of one vCPU: endless unless it reports an end. The same source gives the same accesses.

@@ -189,6 +189,7 @@ impl Space {
         write: bool,
     ) -> Option<Touched> {
         let touched = self
+            .caches
             .memory_mode
             .as_mut()?
             .touch(frame, line, write, env.line[1]);

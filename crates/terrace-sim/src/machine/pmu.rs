@@ -1,7 +1,7 @@
 //! Samples of the processor's counters (PEBS): a record for every n-th load or store.
 //!
-//! Each access of a load reaches memory, so loads count as those that miss the caches, whichever tier serves them; of
-//! stores, only those that reach memory are seen here. A vCPU's records are seen when its buffer is full, which
+//! Loads count if they miss the last-level cache, whichever tier serves them (`MEM_LOAD_L3_MISS_RETIRED`); stores count
+//! whether they miss it or not (`MEM_INST_RETIRED.ALL_STORES`). A vCPU's records are seen when its buffer is full, which
 //! interrupts it, or when it changes its address space. The counters of each vCPU begin at a different point of the
 //! period: otherwise vCPUs that sweep the same memory in lockstep would all sample the same pages.
 
@@ -42,7 +42,7 @@ pub struct Sample {
     pub page: u32,
     /// Whether it is a store.
     pub write: bool,
-    /// The tier that served it.
+    /// The tier that served it or, of a store to a cached line, that its page is in.
     pub tier: u8,
 }
 

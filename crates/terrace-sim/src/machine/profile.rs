@@ -9,7 +9,7 @@ use super::vcpu::Environment;
 use crate::base::access::Access;
 use crate::base::number::index;
 
-/// Counts of a VM's accesses by page.
+/// Counts of a VM's accesses to memory by page.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Reads and writes of each 4 KiB page of the load.
@@ -51,7 +51,7 @@ impl Profile {
         }
     }
 
-    /// Counts a data access to `page`, which `tier` served and the vCPU waited for.
+    /// Counts a data access that reached memory, which `tier` served and the vCPU waited for.
     pub fn access(&mut self, env: &Environment, access: Access, tier: usize, waited_ps: u64) {
         let write = access.is_write();
         let page = crate::base::number::to_usize(access.page());
@@ -70,6 +70,14 @@ impl Profile {
             let medium = self.last_lines.take(access, at, env.line[at], 0);
             totals.traffic[at].read += medium.read;
             totals.traffic[at].written += medium.written;
+        }
+    }
+
+    /// Counts the way back of a line that became dirty in the last-level cache.
+    pub fn write_back(&mut self, env: &Environment, access: Access) {
+        for at in 0..=usize::from(env.last_tier) {
+            let bytes = self.last_lines.write_back(access, at, env.line[at], 0);
+            self.totals.traffic[at].written += bytes;
         }
     }
 

@@ -1,8 +1,8 @@
 //! The state that the vCPUs of one VM share: its memory in both dimensions, and its counters.
 
 use super::TIERS;
+use super::caches::Caches;
 use super::lines::Lines;
-use super::memory_mode::MemoryMode;
 use super::pml::Log;
 use super::pmu::Sampling;
 use super::profile::Profile;
@@ -15,6 +15,10 @@ use crate::base::number::{float, low};
 /// Counters of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
+    /// Data accesses that the last-level cache served.
+    pub cache_hits: u64,
+    /// Data accesses that missed the last-level cache; those that come after it are no misses.
+    pub cache_misses: u64,
     /// Data reads per tier.
     pub reads: [u64; TIERS],
     /// Data writes per tier.
@@ -34,19 +38,32 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Data accesses, all tiers.
+    /// Data accesses of the load.
     #[must_use]
     pub fn accesses(&self) -> u64 {
+        self.cache_hits + self.memory_accesses()
+    }
+
+    /// Data accesses that reached memory, all tiers.
+    #[must_use]
+    pub fn memory_accesses(&self) -> u64 {
         self.reads.iter().chain(&self.writes).sum()
     }
 
-    /// Share of all accesses that the first tier served; 1 if there were none.
+    /// Share of the accesses before the last-level cache that it served; `None` if there were none.
     #[must_use]
-    pub fn fast_hit_ratio(&self) -> f64 {
-        ratio(self.reads[0] + self.writes[0], self.accesses())
+    pub fn cache_hit_ratio(&self) -> Option<f64> {
+        let seen = self.cache_hits + self.cache_misses;
+        (seen > 0).then(|| ratio(self.cache_hits, seen))
     }
 
-    /// Share of all writes that the first tier served; 1 if there were none.
+    /// Share of the accesses to memory that the first tier served; 1 if there were none.
+    #[must_use]
+    pub fn fast_hit_ratio(&self) -> f64 {
+        ratio(self.reads[0] + self.writes[0], self.memory_accesses())
+    }
+
+    /// Share of the writes to memory that the first tier served; 1 if there were none.
     #[must_use]
     pub fn fast_write_ratio(&self) -> f64 {
         ratio(self.writes[0], self.writes.iter().sum())
@@ -61,7 +78,7 @@ fn ratio(part: u64, all: u64) -> f64 {
     }
 }
 
-/// Accesses by address, for pictures.
+/// Accesses to memory by address, for pictures.
 #[derive(Clone, Debug, Default)]
 pub struct Heat {
     /// Accesses per cell since the last sample.
@@ -102,7 +119,7 @@ pub struct Space {
     pub traffic: [Traffic; TIERS],
     /// Counts since the start.
     pub counts: Counts,
-    /// Accesses by address.
+    /// Accesses to memory by address.
     pub heat: Heat,
     /// The log of D bits that the processor sets in the second stage.
     pub pml: Log,
@@ -114,8 +131,8 @@ pub struct Space {
     pub sampling: Sampling,
     /// Counts of accesses by page, if a bound needs them.
     pub profile: Option<Box<Profile>>,
-    /// The machine's DRAM cache while the VM's vCPUs run, if it has one.
-    pub memory_mode: Option<Box<MemoryMode>>,
+    /// The machine's caches while the VM's vCPUs run.
+    pub caches: Caches,
 }
 
 impl Space {
@@ -134,11 +151,11 @@ impl Space {
             quota: Quota::default(),
             sampling: Sampling::default(),
             profile: None,
-            memory_mode: None,
+            caches: Caches::default(),
         }
     }
 
-    /// Counts a data access, and its traffic on the medium.
+    /// Counts a data access that reaches memory, and its traffic on the medium.
     #[inline]
     pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
         let traffic = &mut self.traffic[tier];

@@ -59,8 +59,8 @@ impl Stream {
         self.source.pace()
     }
 
-    /// The accesses left in the batch, and a copy of the source of the others.
-    pub(super) fn ahead(&self) -> (&[Access], Box<dyn Source>) {
-        (self.at_hand(), self.source.fork())
+    /// A copy of the source of the accesses after the batch.
+    pub(super) fn fork_source(&self) -> Box<dyn Source> {
+        self.source.fork()
     }
 }

@@ -36,6 +36,7 @@ impl Source for Script {
         Pace {
             compute_ns: 0.0,
             parallelism: 1.0,
+            before_cache: true,
         }
     }
 

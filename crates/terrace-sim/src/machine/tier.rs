@@ -60,6 +60,21 @@ impl LastLines {
             },
         }
     }
+
+    /// The traffic of the way back of a line that was written in the processor's cache, bytes: `rewrite` if the vCPU's
+    /// last access to the tier was to the same line of the medium, and that is written anyway.
+    #[inline]
+    pub fn write_back(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> u64 {
+        let (last, dirty) = &mut self.0[tier];
+        if *last != access.line_number() * LINE / bytes {
+            return bytes;
+        }
+        if std::mem::replace(dirty, true) {
+            rewrite
+        } else {
+            bytes
+        }
+    }
 }
 
 /// A tier's load.

@@ -3,6 +3,7 @@
 use super::TIERS;
 use super::costs::Costs;
 use super::faults::Faults;
+use super::last_level::Touched;
 use super::mmu::Mmu;
 use super::pmu::Counters;
 use super::progress::Progress;
@@ -45,6 +46,8 @@ struct Prices {
     compute: u64,
     read: [u64; TIERS],
     write: [u64; TIERS],
+    /// A hit in the last-level cache.
+    cached: u64,
 }
 
 impl Prices {
@@ -56,6 +59,7 @@ impl Prices {
             compute: whole(pace.compute_ns * float(super::PS)),
             read: env.read_ps.map(share),
             write: env.write_ps.map(share),
+            cached: share(env.costs.cached_line),
         }
     }
 
@@ -81,6 +85,8 @@ pub struct Vcpu {
     flush_at: u64,
     /// Whether the vCPU waits for a page that is being copied.
     waiting: bool,
+    /// Whether the accesses of the batch come before the last-level cache.
+    before_cache: bool,
 }
 
 impl Vcpu {
@@ -97,6 +103,7 @@ impl Vcpu {
             counters: Counters::new(0),
             flush_at: 0,
             waiting: false,
+            before_cache: false,
         }
     }
 
@@ -183,29 +190,92 @@ impl Vcpu {
         };
         self.waiting = false;
         self.progress.advance(self.prices.compute + ps);
-        let tier = if space.memory_mode.is_some() {
-            self.access_through_dram(space, env, access)
+        let tier = if self.before_cache && self.hits_cache(space, env, access, tier) {
+            tier
         } else {
-            let waited = self.prices.access(tier, write);
-            self.progress.advance(waited);
-            if let Some(profile) = &mut space.profile {
-                profile.access(env, access, tier, waited);
+            let tier = self.access_memory(space, env, access, tier);
+            // The counters' event of loads is a miss of the last-level cache; that of stores is any store.
+            if access.loads() {
+                self.count(space, env, page, false, tier);
             }
-            let medium = self
-                .last_lines
-                .take(access, tier, env.line[tier], env.rewrite[tier]);
-            space.count(tier, page, write, medium);
             tier
         };
-        if access.loads() {
-            self.count(space, env, page, false, tier);
-        }
         if write {
             self.count(space, env, page, true, tier);
         }
         self.stream.advance();
         self.progress.made(access.ends_operation());
         true
+    }
+
+    /// Makes an access that reaches memory; returns the tier that served it.
+    #[inline]
+    fn access_memory(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        access: Access,
+        tier: usize,
+    ) -> usize {
+        if space.caches.memory_mode.is_some() {
+            return self.access_through_dram(space, env, access);
+        }
+        let write = access.is_write();
+        let waited = self.prices.access(tier, write);
+        self.progress.advance(waited);
+        if let Some(profile) = &mut space.profile {
+            profile.access(env, access, tier, waited);
+        }
+        let medium = self
+            .last_lines
+            .take(access, tier, env.line[tier], env.rewrite[tier]);
+        space.count(tier, low(access.page()), write, medium);
+        tier
+    }
+
+    /// Makes an access of a page of `tier`, if the last-level cache has its line; returns whether it does.
+    #[inline]
+    fn hits_cache(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        access: Access,
+        tier: usize,
+    ) -> bool {
+        let Some(cache) = &mut space.caches.last_level else {
+            return false;
+        };
+        let Touched::Hit { dirtied } = cache.touch(access) else {
+            space.counts.cache_misses += 1;
+            return false;
+        };
+        self.progress.advance(self.prices.cached);
+        space.counts.cache_hits += 1;
+        if dirtied {
+            self.write_back(space, env, access, tier);
+        }
+        true
+    }
+
+    /// Charges the way back of a line that became dirty in the cache. It goes when the line is evicted; that is not
+    /// waited for.
+    fn write_back(&mut self, space: &mut Space, env: &Environment, access: Access, tier: usize) {
+        if space.caches.memory_mode.is_some() {
+            let frame = space.guest.first_data() + low(access.page());
+            space.traffic[0].written +=
+                self.last_lines
+                    .write_back(access, 0, env.line[0], env.rewrite[0]);
+            space.through_dram(env, frame, access.line(), true);
+            return;
+        }
+        if let Some(profile) = &mut space.profile {
+            profile.write_back(env, access);
+        }
+        let bytes = self
+            .last_lines
+            .write_back(access, tier, env.line[tier], env.rewrite[tier]);
+        space.traffic[tier].written += bytes;
+        space.counts.written_bytes[tier] += bytes;
     }
 
     /// Counts a load or a store.
@@ -248,12 +318,20 @@ impl Vcpu {
             let read = |sum, access: &Access| sum ^ space.peek(access.page());
             std::hint::black_box(self.stream.at_hand().iter().fold(0, read));
         }
+        if let Some(cache) = &space.caches.last_level
+            && self.before_cache
+            && cache.reads_ahead()
+        {
+            let read = |sum, access: &Access| sum ^ cache.peek(*access);
+            std::hint::black_box(self.stream.at_hand().iter().fold(0, read));
+        }
         !self.stream.is_empty()
     }
 
     /// Follows the pace of the batch's accesses, and the machine's latencies.
     fn follow_pace(&mut self, env: &Environment) {
         let pace = self.stream.pace();
+        self.before_cache = pace.before_cache;
         self.prices = Prices::of(pace, env);
         self.mmu.overlap_walks(whole(pace.parallelism), &env.costs);
     }
@@ -265,10 +343,16 @@ impl Vcpu {
         }
     }
 
-    /// The accesses that the vCPU will make next: those left in the batch, and a copy of the source of the others.
+    /// The accesses left in the batch, and whether they come before the last-level cache.
     #[must_use]
-    pub fn ahead(&self) -> (&[Access], Box<dyn Source>) {
-        self.stream.ahead()
+    pub fn at_hand(&self) -> (&[Access], bool) {
+        (self.stream.at_hand(), self.stream.pace().before_cache)
+    }
+
+    /// A copy of the source of the accesses after those.
+    #[must_use]
+    pub fn fork_source(&self) -> Box<dyn Source> {
+        self.stream.fork_source()
     }
 
     /// Bytes on the heap.

@@ -219,7 +219,7 @@ fn guest_line(
     if space.lines.touch(table, number) {
         return env.costs.cached_line;
     }
-    if space.memory_mode.is_some() {
+    if space.caches.memory_mode.is_some() {
         return space.table_through_dram(env, level, page);
     }
     let frame = space.guest.table_frame(level, page);

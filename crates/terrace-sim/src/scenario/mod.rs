@@ -4,6 +4,7 @@
 //! full-size machine). [`Scenario::load`] reads it from a file. It leaves to others: the kinds of loads
 //! ([`crate::workload`]), and running the scenario ([`crate::simulation`]).
 
+mod cache;
 mod claim;
 mod error;
 mod load;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use terrace_core::{EngineConfig, PolicyChoice, Share};
 use terrace_proto::PageSize;
 
+pub use cache::Cache;
 pub use claim::Claim;
 pub use error::{Fault, ScenarioError};
 pub use pages::Pages;
@@ -70,6 +72,8 @@ pub struct Machine {
     pub management_cpus: u32,
     /// Pages that a kernel unmaps together before it copies them: 512 since Linux 6.3, 1 before.
     pub migrate_batch: u32,
+    /// The processor's last-level cache; `None` if every access reaches memory.
+    pub cache: Option<Cache>,
     /// The treatment of VMs that are too small for their mechanism's own constants.
     pub small_vms: SmallVms,
     /// Least free memory of each slower tier beside the VMs' sizes, bytes for each VM; `None`: as much as follows from

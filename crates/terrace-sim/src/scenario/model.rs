@@ -31,6 +31,7 @@ impl Scenario {
             .collect();
         all.extend(self.at_another_scale());
         all.push(("loaded latency of a queue".into(), self.with_queues()));
+        all.push(("no cache in front".into(), self.without_cache()));
         all.push(("page tables fast".into(), self.with_tables(Tables::First)));
         for (name, factor) in PACES {
             all.push((name.into(), self.with_paces(factor)));
@@ -57,6 +58,12 @@ impl Scenario {
         for tier in &mut model.machine.tiers {
             tier.service = None;
         }
+        model
+    }
+
+    fn without_cache(&self) -> Self {
+        let mut model = self.clone();
+        model.machine.cache = None;
         model
     }
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use terrace_core::{EngineConfig, Share};
 use terrace_proto::PageSize;
 
+use super::cache::{self, RawCache};
 use super::error::Fault;
 use super::policy::{RawPolicy, of_guest};
 use super::preset::RawTier;
@@ -59,6 +60,7 @@ struct RawMachine {
     vcpus_per_vm: Option<Whole>,
     management_cpus: Option<Whole>,
     migrate_batch: Option<Whole>,
+    cache: Option<RawCache>,
     #[serde(default)]
     small_vms: SmallVms,
     #[serde(default)]
@@ -230,6 +232,7 @@ impl RawMachine {
             scale,
             management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
             migrate_batch: batch(self.migrate_batch)?,
+            cache: cache::check(self.cache)?,
             small_vms: self.small_vms,
             slow_room: match self.slow_room {
                 Some(Size(0)) => Some(0),

@@ -1,4 +1,4 @@
-//! The machine that VMs share: its tiers under load, and its DRAM cache under memory mode.
+//! The machine that VMs share: its tiers under load, and its caches.
 
 use terrace_proto::TierId;
 
@@ -8,8 +8,8 @@ use crate::base::tier::Tier;
 use crate::host::migration::{self, Memory};
 use crate::host::moves::free_pages;
 use crate::host::vm::Vm;
+use crate::machine::caches::Caches;
 use crate::machine::costs::Costs;
-use crate::machine::memory_mode::MemoryMode;
 use crate::machine::tier::{Load, Traffic};
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
@@ -22,19 +22,13 @@ pub struct Machine {
     lines: [u64; TIERS],
     /// 4 KiB pages per tier, as simulated.
     capacity: [u64; TIERS],
-    /// The DRAM cache, under memory mode.
-    memory_mode: Option<Box<MemoryMode>>,
+    caches: Caches,
 }
 
 impl Machine {
     /// An idle machine. `capacity`: 4 KiB pages per tier.
     #[must_use]
-    pub fn new(
-        costs: Costs,
-        tiers: &[Tier],
-        capacity: [u64; TIERS],
-        memory_mode: Option<Box<MemoryMode>>,
-    ) -> Self {
+    pub fn new(costs: Costs, tiers: &[Tier], capacity: [u64; TIERS], caches: Caches) -> Self {
         let mut lines = [LINE; TIERS];
         for (line, tier) in lines.iter_mut().zip(tiers) {
             *line = tier.line;
@@ -44,7 +38,7 @@ impl Machine {
             loads: tiers.iter().map(Load::new).collect(),
             lines,
             capacity,
-            memory_mode,
+            caches,
         }
     }
 
@@ -105,14 +99,18 @@ impl Machine {
         all
     }
 
-    /// Runs a VM (by its place) for a quantum; in the DRAM cache it finds the lines that others left.
+    /// The caches that VMs share.
+    #[must_use]
+    pub fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
+    /// Runs a VM (by its place) for a quantum; in the caches it finds the lines that others left.
     pub fn run(&mut self, place: usize, vm: &mut Vm, free: &mut [u64; TIERS], env: &Environment) {
-        if let Some(cache) = &mut self.memory_mode {
-            cache.serve(place);
-        }
-        vm.space.memory_mode = self.memory_mode.take();
+        self.caches.serve(place);
+        vm.space.caches = std::mem::take(&mut self.caches);
         vm.run_within(free, env);
-        self.memory_mode = vm.space.memory_mode.take();
+        self.caches = std::mem::take(&mut vm.space.caches);
     }
 
     /// The part of the machine that moves use.
@@ -168,6 +166,6 @@ impl Machine {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
-        self.memory_mode.as_ref().map_or(0, |m| m.heap_bytes())
+        self.caches.heap_bytes()
     }
 }

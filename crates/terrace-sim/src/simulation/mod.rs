@@ -195,9 +195,11 @@ impl Simulation {
         let (end, quantum) = (self.clock.end(), self.clock.quantum());
         let env = self.machine.environment(end, self.now().0);
         let mut free = self.machine.free(&self.vms);
-        let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
+        let reached = |vm: &Vm| vm.space.counts.memory_accesses();
+        let before: u64 = self.vms.iter().map(reached).sum();
         let tiers = &self.scenario.machine.tiers;
-        if clairvoyant::place_windows(&mut self.vms, tiers, self.clock.ps(), env.now_ns) {
+        let (ps, cache) = (self.clock.ps(), self.machine.caches().last_level.as_deref());
+        if clairvoyant::place_windows(&mut self.vms, tiers, (ps, env.now_ns), cache) {
             self.count_state();
         }
         for (number, vm) in self.vms.iter_mut().enumerate() {
@@ -213,7 +215,7 @@ impl Simulation {
             provision::run_quantum(vm, &mut memory, &env, quantum);
             placer::run_quantum(vm, &mut memory, &env, quantum);
         }
-        let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
+        let after: u64 = self.vms.iter().map(reached).sum();
         self.machine
             .load(quantum, traffic, &mut self.vms, after - before);
         self.clock.advance();
@@ -339,11 +341,18 @@ impl Simulation {
         })
     }
 
-    /// Number of a VM's data accesses so far, and of those that the first tier served; as simulated.
+    /// Number of a VM's data accesses so far, as simulated.
     #[must_use]
-    pub fn accesses(&self, vm: VmId) -> (u64, u64) {
+    pub fn accesses(&self, vm: VmId) -> u64 {
+        let vm = self.vms.get(position(vm));
+        vm.map_or(0, |vm| vm.space.counts.accesses())
+    }
+
+    /// Number of a VM's data accesses so far that reached memory, and of those that the first tier served; as simulated.
+    #[must_use]
+    pub fn memory_accesses(&self, vm: VmId) -> (u64, u64) {
         let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
-        counts.map_or((0, 0), |c| (c.accesses(), c.reads[0] + c.writes[0]))
+        counts.map_or((0, 0), |c| (c.memory_accesses(), c.reads[0] + c.writes[0]))
     }
 
     /// The run over time so far.
@@ -424,6 +433,7 @@ impl Simulation {
             max_slowdown: spec.claim.max_slowdown,
             cost: cost(&paid(&mean, spec), &self.scenario.machine.tiers),
             performance_per_cost: None,
+            cache_hit_ratio: counts.cache_hit_ratio(),
             fast_hit_ratio: counts.fast_hit_ratio(),
             fast_write_ratio: counts.fast_write_ratio(),
             dram_utility: utility(&counts.written_bytes, &mean),

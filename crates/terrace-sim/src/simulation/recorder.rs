@@ -24,6 +24,7 @@ pub struct Recorder {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     accesses: u64,
+    memory_accesses: u64,
     fast: u64,
     promoted: u64,
     demoted: u64,
@@ -34,6 +35,7 @@ impl Counted {
         let counts = &vm.space.counts;
         Self {
             accesses: counts.accesses(),
+            memory_accesses: counts.memory_accesses(),
             fast: counts.reads[0] + counts.writes[0],
             promoted: vm.account.promoted(),
             demoted: vm.account.demoted(),
@@ -44,6 +46,7 @@ impl Counted {
     fn since(self, old: Self) -> Self {
         Self {
             accesses: self.accesses - old.accesses,
+            memory_accesses: self.memory_accesses - old.memory_accesses,
             fast: self.fast - old.fast,
             promoted: self.promoted - old.promoted,
             demoted: self.demoted - old.demoted,
@@ -86,10 +89,10 @@ impl Recorder {
         {
             let counted = Counted::of(vm);
             let new = counted.since(std::mem::replace(seen, counted));
-            let ratio = if new.accesses == 0 {
+            let ratio = if new.memory_accesses == 0 {
                 1.0
             } else {
-                float(new.fast) / float(new.accesses)
+                float(new.fast) / float(new.memory_accesses)
             };
             let held = vm.held_pages();
             let cells = &mut vm.space.heat.cells;

@@ -90,9 +90,11 @@ pub struct VmResult {
     pub cost: Option<f64>,
     /// Performance over that of `all-fast`, divided by cost over that of `all-fast`.
     pub performance_per_cost: Option<f64>,
-    /// Share of the data accesses that the first tier serves.
+    /// Share of the load's accesses before the last-level cache that it serves; `None` if there are none.
+    pub cache_hit_ratio: Option<f64>,
+    /// Share of the data accesses to memory that the first tier serves.
     pub fast_hit_ratio: f64,
-    /// Share of the writes that the first tier serves.
+    /// Share of the writes to memory that the first tier serves.
     pub fast_write_ratio: f64,
     /// HMvisor's `DRAM_utility`: see docs/simulator.md.
     pub dram_utility: f64,

@@ -31,7 +31,9 @@ use crate::host::provision::Provisioned;
 use crate::host::schedule::{Begins, Schedule};
 use crate::host::start::{self, Deal, Start, Tables};
 use crate::host::vm::Vm;
+use crate::machine::caches::Caches;
 use crate::machine::costs::Costs;
+use crate::machine::last_level::LastLevel;
 use crate::machine::lines::Lines;
 use crate::machine::memory_mode::{Frames, MemoryMode};
 use crate::machine::second_stage::SecondStage;
@@ -81,10 +83,13 @@ pub(super) fn simulation(
         move_batch: to_usize(u64::from(scenario.machine.migrate_batch)),
         ..Costs::default()
     };
-    let cache = memory_mode(scenario, &vms, &capacity)?;
+    let caches = Caches {
+        last_level: last_level(scenario, &vms),
+        memory_mode: memory_mode(scenario, &vms, &capacity)?,
+    };
     let mut simulation = Simulation {
         clock: Clock::new(options.quantum_divisor.unwrap_or(1), scale),
-        machine: Machine::new(costs, &scenario.machine.tiers, capacity, cache),
+        machine: Machine::new(costs, &scenario.machine.tiers, capacity, caches),
         session,
         management: Management::new(cpus, scale),
         recorder: Recorder::new(timeline(scenario, &vms), options.sample_every_ns),
@@ -96,6 +101,14 @@ pub(super) fn simulation(
     };
     arrive(&mut simulation);
     Ok(simulation)
+}
+
+/// The last-level cache of the machine's processor.
+fn last_level(scenario: &Scenario, vms: &[Vm]) -> Option<Box<LastLevel>> {
+    let cache = scenario.machine.cache?;
+    let bytes = cache.data_bytes(scenario.machine.scale);
+    let pages = vms.iter().map(|vm| vm.space.guest.pages());
+    Some(Box::new(LastLevel::new(bytes, cache.ways, pages)))
 }
 
 /// The DRAM cache of a machine whose VMs are under memory mode.

@@ -7,7 +7,7 @@ pub struct Sample {
     pub at_s: f64,
     /// Memory accesses per second of the full-size machine.
     pub ops_per_s: f64,
-    /// Share of the data accesses in the stretch that the first tier served; 1 if there were none.
+    /// Share of the accesses to memory in the stretch that the first tier served; 1 if there were none.
     pub fast_hit_ratio: f64,
     /// 4 KiB pages moved to a faster tier in the stretch, of the full-size machine.
     pub promoted_pages: u64,
@@ -15,7 +15,7 @@ pub struct Sample {
     pub demoted_pages: u64,
     /// Bytes held per tier at the end of the stretch, of the full-size machine.
     pub tier_bytes: Vec<u64>,
-    /// Accesses of the load by address: its memory in equal cells, from low to high.
+    /// Accesses of the load to memory by address: its memory in equal cells, from low to high.
     pub heat: Vec<u32>,
 }
 

@@ -49,6 +49,11 @@ pub struct TraceSpec {
     /// cache holds passes.
     #[serde(default)]
     pub cache: Option<ByteSize>,
+    /// Whether the machine's last-level cache sees the accesses, or they are its misses already. If it is not given,
+    /// the cache sees the accesses of a format that records each one ([`Format::records_all`]), without a `cache` here
+    /// and with one access per record.
+    #[serde(default)]
+    pub before_cache: Option<bool>,
     /// Number of times that the whole trace is played, 1 or more.
     #[serde(default = "one")]
     pub repeat: u32,
@@ -106,6 +111,8 @@ pub struct Loaded {
     pub records: u64,
     /// Number of broken records left out.
     pub skipped: u64,
+    /// The format of the file.
+    pub format: Format,
 }
 
 impl Loaded {
@@ -137,6 +144,7 @@ pub fn load(mut reader: Reader, cache: Option<u64>) -> Result<Loaded, TraceError
         pages: 0,
         records: 0,
         skipped: 0,
+        format: reader.format(),
     };
     let mut regions = BTreeSet::new();
     let mut last_region = u64::MAX;
@@ -213,6 +221,7 @@ impl TraceSpec {
             accesses_per_record: one(),
             compute_ns: one_ns(),
             cache: None,
+            before_cache: None,
             repeat: one(),
             inflate: one(),
             players: one(),
@@ -256,8 +265,20 @@ impl TraceSpec {
         }
         if let Some(cache) = self.cache {
             checked_cache(cache.as_u64())?;
+            if self.before_cache == Some(true) {
+                let beside =
+                    "expected false or nothing beside cache, which filters the accesses already";
+                return wrong("before_cache", "true".into(), beside);
+            }
         }
         Ok(())
+    }
+
+    /// Whether the machine's last-level cache sees the accesses of a file in that format.
+    fn is_before_cache(&self, format: Format) -> bool {
+        let is_whole = self.cache.is_none() && self.accesses_per_record == 1;
+        self.before_cache
+            .unwrap_or(is_whole && format.records_all())
     }
 
     /// The whole trace, which is read once for all clones of this.
@@ -330,6 +351,7 @@ impl TraceSpec {
         self.check_players(context.vcpus)?;
         let loaded = self.loaded(context.folder)?;
         let record_ns = self.compute_ns * f64::from(self.accesses_per_record);
+        let before_cache = self.is_before_cache(loaded.format);
         let copies = (self.inflate > 1).then(|| {
             let regions = low(pages / REGION_PAGES) / self.inflate;
             let mut random = stream(context.seed, context.vm, 0, Purpose::Layout);
@@ -341,6 +363,7 @@ impl TraceSpec {
             let begins = loaded.accesses.len() as u64 * number / players;
             let begins = if repeat > 0 { to_usize(begins) } else { 0 };
             let played = Played::new(Arc::clone(&loaded), record_ns, begins, repeat);
+            let played = played.before_cache(before_cache);
             Box::new(played.to(copies.clone())) as Box<dyn Source>
         });
         Ok(sources.collect())

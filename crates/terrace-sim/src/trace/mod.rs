@@ -109,6 +109,16 @@ impl Format {
         Self::TerraceLog,
     ];
 
+    /// Whether a file has all accesses of its program, hits of the processor's caches among them. perf samples some
+    /// of them, and Terrace's log has one record for a page that was touched.
+    #[must_use]
+    pub fn records_all(self) -> bool {
+        match self {
+            Self::Lackey | Self::OracleGeneral => true,
+            Self::PerfScript | Self::TerraceLog => false,
+        }
+    }
+
     /// The name in scenarios and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

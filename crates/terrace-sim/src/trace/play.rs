@@ -16,6 +16,8 @@ pub(super) struct Played {
     copies: Option<Arc<Copies>>,
     /// Computing time of a record, ns.
     record_ns: f64,
+    /// Whether the last-level cache sees the accesses.
+    before_cache: bool,
     /// The recorded access that comes next; with copies, the first of those that come to each of them.
     at: usize,
     /// The copy that is played to.
@@ -36,6 +38,7 @@ impl Played {
             loaded,
             copies: None,
             record_ns,
+            before_cache: false,
             at,
             copy: 0,
             played: 0,
@@ -46,6 +49,12 @@ impl Played {
     /// Plays each access to all copies of its page.
     pub(super) fn to(mut self, copies: Option<Arc<Copies>>) -> Self {
         self.copies = copies;
+        self
+    }
+
+    /// Plays the accesses before the last-level cache, or after it.
+    pub(super) fn before_cache(mut self, before_cache: bool) -> Self {
+        self.before_cache = before_cache;
         self
     }
 
@@ -104,6 +113,7 @@ impl Source for Played {
         Pace {
             compute_ns: self.compute_ns,
             parallelism: 1.0,
+            before_cache: self.before_cache,
         }
     }
 

@@ -53,6 +53,7 @@ struct Common {
     compute_ns: Option<f64>,
     #[serde(default, deserialize_with = "values::parallelism")]
     parallelism: Option<f64>,
+    before_cache: Option<bool>,
 }
 
 impl<'de> Deserialize<'de> for Load {
@@ -81,7 +82,13 @@ impl Draft {
         let keys: &[&str] = match kind {
             // A trace has keys of these names of its own, phases have them each.
             "trace" | "phases" => &["duration", "ops"],
-            _ => &["duration", "ops", "compute_ns", "parallelism"],
+            _ => &[
+                "duration",
+                "ops",
+                "compute_ns",
+                "parallelism",
+                "before_cache",
+            ],
         };
         for key in keys {
             if let Some(value) = table.remove(*key) {
@@ -104,6 +111,8 @@ impl Draft {
             pace: Pace {
                 compute_ns: common.compute_ns.unwrap_or(compute_ns),
                 parallelism: common.parallelism.unwrap_or(parallelism),
+                // Generators make the accesses of a program.
+                before_cache: common.before_cache.unwrap_or(true),
             },
         };
         Ok(Self {

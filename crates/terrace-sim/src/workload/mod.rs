@@ -4,7 +4,8 @@
 //! (`docs/workloads.md`). It leaves to others: the cost of an access, and files of recorded accesses
 //! ([`crate::trace`]).
 //!
-//! An access is one to a 64-byte line that reaches memory: there are no caches here. Sizes are divided by the scale,
+//! An access is one of the program to a 64-byte line, before the last-level cache unless the load says otherwise: there
+//! are no caches here. Sizes are divided by the scale,
 //! shares are not; times by the clock are those of the full-size machine.
 
 mod btree;

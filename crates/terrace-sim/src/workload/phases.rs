@@ -176,6 +176,7 @@ impl Run {
         let idle = Pace {
             compute_ns: 0.0,
             parallelism: 1.0,
+            before_cache: false,
         };
         Self {
             pace: phases.first().map_or(idle, |phase| phase.source.pace()),

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
-/// A VM of 16 MiB fast and 48 MiB slow memory as simulated, at any scale. Periods of mechanisms last seconds of
+/// A VM of 16 MiB fast and 48 MiB slow memory as simulated, at any scale. At full size it has no last-level cache, which
+/// would hold most of a load. Periods of mechanisms last seconds of
 /// machine time, so loads end by the clock.
 pub struct Small {
     pub policy: &'static str,
@@ -16,8 +17,13 @@ pub struct Small {
 
 impl Small {
     pub fn scenario(&self) -> Scenario {
+        let cache = if self.scale == 1 {
+            "cache = \"none\""
+        } else {
+            ""
+        };
         let text = format!(
-            "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = {scale}\n\
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = {scale}\n{cache}\n\
              [[vm]]\nname = \"a\"\nfast = \"{fast}MiB\"\nslow = \"{slow}MiB\"\npolicy = {policy}\n{more}\n\
              workload = {{ {workload} }}\n",
             scale = self.scale,

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
-/// A scenario of VMs with 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1.
+/// A scenario of VMs with 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1. A last-level
+/// cache would hold most of it.
 fn scenario(vms: &[&str]) -> String {
     let mut text =
-        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\nsmall_vms = \"allow\"\n"
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\ncache = \"none\"\nsmall_vms = \"allow\"\n"
             .to_owned();
     for (i, keys) in vms.iter().enumerate() {
         text += &format!(

@@ -48,14 +48,16 @@ fn nomad_keeps_shadows_of_read_pages_and_writes_drop_them() {
 
 #[test]
 fn nomad_does_not_promote_what_is_written_all_the_time() {
-    // Four simulated pages take nearly all accesses.
+    // Four simulated pages take nearly all accesses; a cache would take those.
     let read = from_slow(
         "kind = \"hotset\", size = \"2048MiB\", hot = 0.0005, hot_access = 0.99, \
-         write = 0.0, compute_ns = 200, duration = \"30s\"",
+         write = 0.0, compute_ns = 200, before_cache = false, \
+         duration = \"30s\"",
     );
     let written = from_slow(
         "kind = \"hotset\", size = \"2048MiB\", hot = 0.0005, hot_access = 0.99, \
-         write = 1.0, compute_ns = 200, duration = \"30s\"",
+         write = 1.0, compute_ns = 200, before_cache = false, \
+         duration = \"30s\"",
     );
     assert!(read.fast_hit_ratio > 0.8, "{read:?}");
     assert!(written.fast_hit_ratio < 0.2, "{written:?}");

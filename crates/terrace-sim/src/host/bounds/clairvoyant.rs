@@ -1,7 +1,8 @@
 //! `clairvoyant`: the most costly pages of each coming window are in the fastest tier, and moves are free. So pages
 //! are prefetched, which no policy can do.
 //!
-//! It reads ahead with copies of the load's own sources, for as many accesses as each vCPU made in the window before.
+//! It reads ahead with copies of the load's own sources, for as many accesses as each vCPU made in the window before, and
+//! with a copy of the last-level cache: what that serves costs no memory access. Other VMs' use of it is not known.
 //! Page tables are ranked by the lines that the window before read of them.
 
 use serde::Deserialize;
@@ -10,10 +11,11 @@ use terrace_proto::PAGES_PER_HUGE;
 use super::estimate::Demand;
 use super::profiled::uses;
 use super::split::{Ranking, Use, Weights, best_part};
-use crate::base::access::Access;
+use crate::base::access::{Access, Source};
 use crate::base::number::{index, low, to_usize};
 use crate::base::tier::Tier;
 use crate::host::vm::Vm;
+use crate::machine::last_level::{LastLevel, Touched};
 
 /// Accesses read together.
 const BATCH: usize = 256;
@@ -77,8 +79,15 @@ impl Clairvoyant {
     }
 
     /// Ranks the units of the window that begins now.
-    fn rank(&mut self, vm: &mut Vm, weights: Weights, now_ns: u64) -> Ranking {
-        let pages = self.count_ahead(vm, now_ns);
+    fn rank(
+        &mut self,
+        vm: &mut Vm,
+        weights: Weights,
+        now_ns: u64,
+        cache: Option<LastLevel>,
+    ) -> Ranking {
+        let cache_bytes = cache.as_ref().map_or(0, LastLevel::heap_bytes);
+        let pages = self.count_ahead(vm, now_ns, cache);
         let demand = self.demand(vm);
         let uses = match self.by {
             By::Load => uses(&vm.space, &pages, &self.table_lines(vm, &pages, demand)),
@@ -92,38 +101,35 @@ impl Clairvoyant {
         let ranking = Ranking::new(&uses, weights, &self.fit, demand, is_first);
         self.ranking_bytes = self
             .ranking_bytes
-            .max(ranking.peak_bytes() + pages.len() * 8);
+            .max(ranking.peak_bytes() + pages.len() * 8 + to_usize(cache_bytes));
         ranking
     }
 
-    /// Reads and writes of each page in the coming window.
-    fn count_ahead(&mut self, vm: &Vm, now_ns: u64) -> Vec<[u32; 2]> {
-        let mut pages = vec![[0_u32; 2]; to_usize(vm.space.guest.pages())];
-        let mut count = |access: &Access| {
-            let of = &mut pages[to_usize(access.page())][usize::from(access.is_write())];
-            *of = of.saturating_add(1);
+    /// Reads and writes of each page in the coming window that reach memory.
+    fn count_ahead(&self, vm: &Vm, now_ns: u64, cache: Option<LastLevel>) -> Vec<[u32; 2]> {
+        let mut count = Count {
+            pages: vec![[0_u32; 2]; to_usize(vm.space.guest.pages())],
+            cache,
         };
+        let mut running: Vec<Ahead> = Vec::new();
         for (at, vcpu) in vm.vcpus.iter().enumerate() {
             let left = vcpu.progress().left();
             let made = self.then.get(at).map(|(then, _)| then - left);
             // Of the first window nothing is known: an access each 100 ns, a guess on the high side.
             let coming = made.unwrap_or(self.window_ps / 100_000).min(left);
-            let (at_hand, mut source) = vcpu.ahead();
-            let at_hand = at_hand.iter().take(to_usize(coming));
-            let mut seen = at_hand.len() as u64;
-            at_hand.for_each(&mut count);
-            let mut batch = [Access::default(); BATCH];
-            while seen < coming {
-                let wanted = to_usize(coming - seen).min(BATCH);
-                let got = source.fill(now_ns, &mut batch[..wanted]);
-                if got == 0 {
-                    break;
-                }
-                batch[..got].iter().for_each(&mut count);
-                seen += got as u64;
-            }
+            let (at_hand, before_cache) = vcpu.at_hand();
+            let at_hand = &at_hand[..at_hand.len().min(to_usize(coming))];
+            count.add(at_hand, before_cache);
+            running.push(Ahead {
+                source: vcpu.fork_source(),
+                coming: coming - at_hand.len() as u64,
+            });
         }
-        pages
+        // In turns, because vCPUs share the cache.
+        while !running.is_empty() {
+            running.retain_mut(|ahead| ahead.count(now_ns, &mut count));
+        }
+        count.pages
     }
 
     /// The demand of the window before; `None` if there was none.
@@ -164,6 +170,48 @@ impl Clairvoyant {
     }
 }
 
+/// The accesses that a vCPU will make.
+struct Ahead {
+    source: Box<dyn Source>,
+    /// Number of those that are not counted yet.
+    coming: u64,
+}
+
+impl Ahead {
+    /// Counts the next accesses; returns whether there were any.
+    fn count(&mut self, now_ns: u64, count: &mut Count) -> bool {
+        let mut batch = [Access::default(); BATCH];
+        let wanted = to_usize(self.coming).min(BATCH);
+        if wanted == 0 {
+            return false;
+        }
+        let got = self.source.fill(now_ns, &mut batch[..wanted]);
+        count.add(&batch[..got], self.source.pace().before_cache);
+        self.coming -= got as u64;
+        got > 0
+    }
+}
+
+/// Reads and writes of each page that reach memory.
+struct Count {
+    pages: Vec<[u32; 2]>,
+    /// A copy of the last-level cache, if there is one.
+    cache: Option<LastLevel>,
+}
+
+impl Count {
+    fn add(&mut self, accesses: &[Access], before_cache: bool) {
+        for access in accesses {
+            let cache = self.cache.as_mut().filter(|_| before_cache);
+            if cache.is_some_and(|cache| cache.touch(*access) != Touched::Miss) {
+                continue;
+            }
+            let of = &mut self.pages[to_usize(access.page())][usize::from(access.is_write())];
+            *of = of.saturating_add(1);
+        }
+    }
+}
+
 fn data_only(mut uses: Vec<Use>, vm: &Vm) -> Vec<Use> {
     let first = vm.space.second.first_data();
     uses.retain(|of| of.unit >= first);
@@ -171,8 +219,13 @@ fn data_only(mut uses: Vec<Use>, vm: &Vm) -> Vec<Use> {
 }
 
 /// Places the pages of the windows that begin now. `now` is in ps as simulated, `now_ns` in ns of the full-size
-/// machine. Returns whether there were any.
-pub fn place_windows(vms: &mut [Vm], tiers: &[Tier], now: u64, now_ns: u64) -> bool {
+/// machine; `cache` is the machine's last-level cache. Returns whether there were any windows.
+pub fn place_windows(
+    vms: &mut [Vm],
+    tiers: &[Tier],
+    (now, now_ns): (u64, u64),
+    cache: Option<&LastLevel>,
+) -> bool {
     let is_due = |vm: &Vm| {
         vm.clairvoyant
             .as_ref()
@@ -192,7 +245,11 @@ pub fn place_windows(vms: &mut [Vm], tiers: &[Tier], now: u64, now_ns: u64) -> b
             continue;
         };
         bound.next = now + bound.window_ps;
-        rankings.push(bound.rank(vm, weights, now_ns));
+        let cache = cache.cloned().map(|mut cache| {
+            cache.serve(at);
+            cache
+        });
+        rankings.push(bound.rank(vm, weights, now_ns, cache));
         bound.windows += 1;
         vm.clairvoyant = Some(bound);
         placed.push(at);

@@ -38,6 +38,7 @@ fn run(text: &str) -> Vec<Box<dyn Source>> {
     let pace = Pace {
         compute_ns: 1.0,
         parallelism: 1.0,
+        before_cache: true,
     };
     let sources = masim.sources(&context, pace).expect("it is right");
     std::fs::remove_file(folder.join(&masim.file)).expect("it is there");
