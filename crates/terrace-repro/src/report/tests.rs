@@ -20,6 +20,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         max_slowdown: None,
         cost: Some(24.0),
         performance_per_cost: Some(1.667 / slowdown),
+        cache_hit_ratio: None,
         fast_hit_ratio: 1.0 / slowdown,
         fast_write_ratio: 0.9 / slowdown,
         dram_utility: 0.72,
@@ -57,7 +58,6 @@ fn vm_timeline(name: &str, samples: u32, cells: u32, slowdown: f64) -> VmTimelin
         Sample {
             at_s: f64::from(i + 1) * slowdown / 2.0,
             ops_per_s: 41e6 / slowdown,
-            cache_hit_ratio: None,
             fast_hit_ratio: (0.45 + settled / 1.9) / slowdown,
             promoted_pages: pages,
             demoted_pages: pages * 3 / 4,

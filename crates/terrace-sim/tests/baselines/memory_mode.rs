@@ -8,7 +8,7 @@ use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 /// cache would hold most of it.
 fn scenario(vms: &[&str]) -> String {
     let mut text =
-        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\ncache = \"none\"\nsmall_vms = \"allow\"\n"
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\ncache = \"none\"\nslow_room = \"0B\"\nsmall_vms = \"allow\"\n"
             .to_owned();
     for (i, keys) in vms.iter().enumerate() {
         text += &format!(
