@@ -499,6 +499,7 @@ fn an_unknown_experiment_exits_with_2_and_a_bad_scale_with_1() {
     );
     let list = printed(&terrace(dir.path(), &["sim", "repro", "--list"]));
     assert!(list.contains("hypertier/figure-8"), "{list}");
+    assert!(list.contains("huge-pages"), "{list}");
 }
 
 #[test]

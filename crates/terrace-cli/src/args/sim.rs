@@ -108,7 +108,7 @@ pub struct Repro {
     /// later; all of them by default.
     #[arg(value_name = "PAPER[/EXPERIMENT]", value_parser = PossibleValuesParser::new(repro::names()), hide_possible_values = true)]
     pub name: Option<String>,
-    /// List the experiments, and run none.
+    /// List the experiments and the sets of predictions, and run none.
     #[arg(long)]
     pub list: bool,
     /// Seed of all random streams.

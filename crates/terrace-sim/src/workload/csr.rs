@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_shuffled_graph_differ_in_heat_at_scale_as_at_full_size() {
+    fn shuffled_pages_differ_in_heat_at_scale_as_at_full_size() {
         let at = |bits: u32, scale| variance_of_pages(&graph(1 << bits, 16, 0.76).shuffled(scale));
         let (full, scaled) = (at(20, 1), at(14, 64));
         assert!((0.6..1.6).contains(&(scaled / full)), "{scaled} and {full}");

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_core::TierKind;
+use terrace_repro::repro::predicted::{self, PredictionSet};
 use terrace_repro::repro::{self, Experiment, ExperimentKind};
 use terrace_sim::{
     Tier, kinds,
@@ -75,10 +76,13 @@ fn experiments() -> Vec<Named> {
     repro::experiments().into_iter().map(named).collect()
 }
 
-/// The table of [`experiments`].
+/// The table of [`experiments`], and that of the sets of predictions.
 pub fn experiments_text() -> String {
     let rows: Vec<Vec<String>> = experiments().iter().map(row).collect();
-    render::table(&["EXPERIMENT", "WHAT IT ASKS"], &[], &rows)
+    let experiments = render::table(&["EXPERIMENT", "WHAT IT ASKS"], &[], &rows);
+    let set = |set: &PredictionSet| vec![set.name.to_owned(), set.title.to_owned()];
+    let sets: Vec<Vec<String>> = predicted::SETS.iter().map(set).collect();
+    experiments + "\n" + &render::table(&["PREDICTIONS", "WHAT THEY ARE ABOUT"], &[], &sets)
 }
 
 fn row(named: &Named) -> Vec<String> {

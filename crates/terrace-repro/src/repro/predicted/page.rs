@@ -1,5 +1,6 @@
 //! A page of predictions, docs/predictions-NAME.md, and the figures that it is made from.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -110,12 +111,9 @@ fn section(outcome: &Outcome, machine: &str) -> String {
         let [what, unit, _, simulated, _] = cells(row);
         let _ = writeln!(out, "| {what} | {unit} | {simulated} |");
     }
-    let mut told: Vec<&str> = Vec::new();
-    for why in outcome.rows.iter().filter_map(|row| row.missing.as_deref()) {
-        if !told.contains(&why) {
-            told.push(why);
-            let _ = write!(out, "\n**No figure**: {why}\n");
-        }
+    let reasons = outcome.rows.iter().filter_map(|row| row.missing.as_deref());
+    for why in reasons.collect::<BTreeSet<&str>>() {
+        let _ = write!(out, "\n**No figure**: {why}\n");
     }
     out
 }

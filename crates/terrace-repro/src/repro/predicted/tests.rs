@@ -9,7 +9,7 @@ use crate::repro::row::{Outcome, ReproReport};
 use crate::repro::{ExperimentKind, experiments};
 
 #[test]
-fn sets_have_names_of_their_own_and_stand_beside_all_experiments() {
+fn sets_have_their_own_names_and_experiments() {
     let names: BTreeSet<&str> = set_names().collect();
     assert_eq!(names.len(), SETS.len());
     let known: BTreeSet<&str> = experiments().iter().map(|e| e.name).collect();
@@ -42,7 +42,7 @@ fn every_run_of_every_prediction_can_be_made_and_is_another() {
 }
 
 #[test]
-fn a_prediction_names_what_was_chosen_and_has_no_figure_of_a_paper() {
+fn a_prediction_names_what_was_chosen_and_has_no_claim() {
     for experiment in SETS.iter().flat_map(|set| set.experiments) {
         let chosen = |from: &str| from.contains("our choice");
         assert!(experiment.inputs.iter().any(|input| chosen(input.from)));
@@ -65,7 +65,7 @@ fn report() -> PredictionReport {
 }
 
 #[test]
-fn a_page_has_its_day_its_seeds_and_its_machine_and_no_column_to_compare() {
+fn a_page_has_its_day_seeds_and_machine_and_no_comparison() {
     let report = report();
     let page = markdown(&report);
     for part in [
