@@ -14,6 +14,8 @@ pub enum Purpose {
     Writes,
     /// The positions of VMs' memory in the host's.
     HostMemory,
+    /// The choices of a mechanism that samples pages at random.
+    Monitoring,
 }
 
 /// The generator of (seed, VM, vCPU, purpose): Xoshiro256++. The VM counts by its name, so adding another changes
@@ -29,6 +31,7 @@ pub fn stream(seed: u64, vm: &str, vcpu: u32, purpose: Purpose) -> Xoshiro256Plu
         Purpose::Accesses => 2,
         Purpose::Writes => 3,
         Purpose::HostMemory => 4,
+        Purpose::Monitoring => 5,
     };
     hash = mix(hash ^ u64::from(vcpu) << 8 ^ purpose << 48);
     Xoshiro256PlusPlus::seed_from_u64(hash)

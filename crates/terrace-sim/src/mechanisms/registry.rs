@@ -1,12 +1,14 @@
 //! The registry of mechanisms, by name.
 
 use super::balance::Balance;
+use super::damos::Damos;
 use super::hyperplace::Tuning;
 use super::needs::{Memory, Need};
 use super::numab2::PromotionLimits;
 use super::{Mechanism, Setup, Side};
 use super::{
-    autonuma, balance, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp,
+    autonuma, balance, damos, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate,
+    tpp,
 };
 
 /// The names of the mechanisms.
@@ -18,6 +20,8 @@ pub enum Name {
     Numab2(PromotionLimits),
     /// Transparent page placement.
     Tpp,
+    /// DAMON's schemes for tiering.
+    Damos(Damos),
     /// Non-exclusive tiering.
     Nomad,
     /// The mechanism Memtis.
@@ -44,6 +48,7 @@ impl Name {
         Self::Autonuma,
         Self::Numab2(PromotionLimits::LINUX),
         Self::Tpp,
+        Self::Damos(Damos::DEFAULT),
         Self::Nomad,
         Self::Memtis,
         Self::Nimble,
@@ -73,6 +78,11 @@ impl Name {
                 "tpp",
                 guest,
                 "TPP: hinting faults promote active pages; kswapd keeps 2 % of fast memory free",
+            ),
+            Self::Damos(_) => (
+                "damos",
+                guest,
+                "DAMON: regions of physical memory, sampled by a page each; migrate_hot and migrate_cold within quotas",
             ),
             Self::Nomad => (
                 "nomad",
@@ -166,6 +176,7 @@ impl Name {
             | Self::Raminate
             | Self::Memtierd
             | Self::MemtierdAge
+            | Self::Damos(_)
             | Self::Balance(_)
             | Self::Hyperplace(_) => Vec::new(),
         }
@@ -178,6 +189,7 @@ impl Name {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
             Self::Numab2(limits) => Box::new(numab2::Numab2::new(setup, limits)),
             Self::Tpp => Box::new(tpp::Tpp::new(setup)),
+            Self::Damos(parameters) => Box::new(damos::Damon::new(setup, parameters)),
             Self::Nomad => Box::new(nomad::Nomad::new(setup)),
             Self::Memtis => Box::new(memtis::Memtis::new(setup)),
             Self::Nimble => Box::new(nimble::Nimble::new(setup)),

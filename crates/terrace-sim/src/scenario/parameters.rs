@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::policy::RawTable;
 use crate::host::bounds::clairvoyant::By;
-use crate::mechanisms::{Balance, Name, PromotionLimits, Tuning};
+use crate::mechanisms::{Balance, Damos, Name, PromotionLimits, Tuning};
 
 /// A parameter in a table.
 struct Parameter {
@@ -34,7 +34,7 @@ impl Value {
 const MAX_MS: u64 = 60_000;
 
 /// All parameters, with the values that the table sets.
-fn parameters(raw: Option<&RawTable>) -> [Parameter; 8] {
+fn parameters(raw: Option<&RawTable>) -> [Parameter; 17] {
     let number = |of, key, value: fn(&RawTable) -> Option<u64>, range| Parameter {
         key,
         of,
@@ -47,6 +47,7 @@ fn parameters(raw: Option<&RawTable>) -> [Parameter; 8] {
     };
     let (hyperplace, numab2, balance): (&[_], &[_], &[_]) =
         (&["hyperplace"], &["numab2"], &["balance"]);
+    let damos: &[_] = &["damos"];
     let limited: &[_] = &["numab2", "balance"];
     [
         flag(hyperplace, "literal", |t| t.literal),
@@ -81,6 +82,45 @@ fn parameters(raw: Option<&RawTable>) -> [Parameter; 8] {
             |t| t.interval_ms.map(u64::from),
             1..=MAX_MS,
         ),
+        number(
+            damos,
+            "sample_ms",
+            |t| t.sample_ms.map(u64::from),
+            1..=MAX_MS,
+        ),
+        number(
+            damos,
+            "aggregate_ms",
+            |t| t.aggregate_ms.map(u64::from),
+            1..=MAX_MS,
+        ),
+        number(
+            damos,
+            "min_regions",
+            |t| t.min_regions.map(u64::from),
+            3..=100_000,
+        ),
+        number(
+            damos,
+            "max_regions",
+            |t| t.max_regions.map(u64::from),
+            3..=100_000,
+        ),
+        number(
+            damos,
+            "quota_mb",
+            |t| t.quota_mb.map(u64::from),
+            1..=1_000_000,
+        ),
+        number(damos, "quota_ms", |t| t.quota_ms.map(u64::from), 0..=1000),
+        number(
+            damos,
+            "cold_age_ms",
+            |t| t.cold_age_ms.map(u64::from),
+            0..=3_600_000,
+        ),
+        flag(damos, "goals", |t| t.goals),
+        flag(damos, "young", |t| t.young),
         flag(numab2, "adapt", |t| t.adapt),
     ]
 }
@@ -120,7 +160,28 @@ pub(super) fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Op
             return Err(Fault::new(path, what));
         }
     }
-    Ok(name.map(|name| set(raw, name)))
+    let tuned = name.map(|name| set(raw, name));
+    if let Some(Name::Damos(damos)) = tuned {
+        check_damos(damos, path)?;
+    }
+    Ok(tuned)
+}
+
+/// Checks intervals and numbers of regions as the kernel does (`damon_set_attrs`).
+fn check_damos(damos: Damos, path: &str) -> Result<(), Fault> {
+    if damos.sample_ms > damos.aggregate_ms {
+        let what = format!(
+            "{} ms are shorter than sample_ms, {} ms: a sample is taken in each aggregation",
+            damos.aggregate_ms, damos.sample_ms
+        );
+        return Err(Fault::new(format!("{path}.aggregate_ms"), what));
+    }
+    let (least, most) = damos.regions;
+    if least > most {
+        let what = format!("{most} is less than min_regions, {least}: give as many at least");
+        return Err(Fault::new(format!("{path}.max_regions"), what));
+    }
+    Ok(())
 }
 
 /// The mechanism with the table's values in place of its defaults.
@@ -136,6 +197,19 @@ fn set(raw: &RawTable, name: Name) -> Name {
             hot_threshold_ms: raw.hot_threshold_ms.unwrap_or(limits.hot_threshold_ms),
             rate_limit_mb_s: raw.rate_limit_mb_s.unwrap_or(limits.rate_limit_mb_s),
             adapt: raw.adapt.unwrap_or(limits.adapt),
+        }),
+        Name::Damos(damos) => Name::Damos(Damos {
+            sample_ms: raw.sample_ms.unwrap_or(damos.sample_ms),
+            aggregate_ms: raw.aggregate_ms.unwrap_or(damos.aggregate_ms),
+            regions: (
+                raw.min_regions.unwrap_or(damos.regions.0),
+                raw.max_regions.unwrap_or(damos.regions.1),
+            ),
+            quota_mb: raw.quota_mb.unwrap_or(damos.quota_mb),
+            quota_ms: raw.quota_ms.unwrap_or(damos.quota_ms),
+            cold_age_ms: raw.cold_age_ms.map_or(damos.cold_age_ms, u64::from),
+            goals: raw.goals.unwrap_or(damos.goals),
+            young: raw.young.unwrap_or(damos.young),
         }),
         Name::Balance(balance) => Name::Balance(Balance {
             interval_ms: raw.interval_ms.unwrap_or(balance.interval_ms),
@@ -159,11 +233,15 @@ pub(super) fn label(raw: &RawTable) -> String {
             label += &format!(" {}={value}", parameter.key);
         }
     }
-    if raw.literal == Some(true) {
-        label += " literal";
+    for (key, value) in [("literal", raw.literal), ("goals", raw.goals)] {
+        if value == Some(true) {
+            label += &format!(" {key}");
+        }
     }
-    if raw.adapt == Some(false) {
-        label += " adapt=false";
+    for (key, value) in [("adapt", raw.adapt), ("young", raw.young)] {
+        if value == Some(false) {
+            label += &format!(" {key}=false");
+        }
     }
     label
 }

@@ -183,6 +183,15 @@ pub(super) struct RawTable {
     pub rate_limit_mb_s: Option<u32>,
     pub adapt: Option<bool>,
     pub interval_ms: Option<u32>,
+    pub sample_ms: Option<u32>,
+    pub aggregate_ms: Option<u32>,
+    pub min_regions: Option<u32>,
+    pub max_regions: Option<u32>,
+    pub quota_mb: Option<u32>,
+    pub quota_ms: Option<u32>,
+    pub cold_age_ms: Option<u32>,
+    pub goals: Option<bool>,
+    pub young: Option<bool>,
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {

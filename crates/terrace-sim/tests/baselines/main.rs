@@ -5,6 +5,7 @@ mod edges;
 
 mod autonuma;
 mod balance;
+mod damos;
 mod hemem;
 mod hyperplace;
 mod memory_mode;

@@ -128,3 +128,39 @@ fn limits_of_promotion_have_bounds_and_are_those_of_numab2_alone() {
         }
     }
 }
+
+#[test]
+fn parameters_of_damos_fit_together() {
+    let with = |keys: &str| format!("slow = \"32GiB\"\npolicy = {{ base = \"damos\", {keys} }}\n");
+    for (keys, key, what) in [
+        (
+            "sample_ms = 200",
+            "aggregate_ms",
+            "100 ms are shorter than sample_ms, 200 ms",
+        ),
+        (
+            "min_regions = 2000",
+            "max_regions",
+            "1000 is less than min_regions, 2000",
+        ),
+        (
+            "min_regions = 2",
+            "min_regions",
+            "2 is not within 3 to 100000",
+        ),
+        ("quota_mb = 0", "quota_mb", "0 is not within 1 to 1000000"),
+        (
+            "quota_ms = 1001",
+            "quota_ms",
+            "1001 is not within 0 to 1000",
+        ),
+        (
+            "adapt = true",
+            "adapt",
+            "belongs to base = \"numab2\" alone",
+        ),
+    ] {
+        let at = format!("7: vm.policy.{key}");
+        refused(MINIMAL, "slow = \"32GiB\"\n", &with(keys), &at, &[what]);
+    }
+}
