@@ -137,8 +137,8 @@ impl Pages {
                 leave.push((unit, to));
             }
         }
-        let looked_at = (leave.len() + come.len()) as u64;
-        context.spend(Stage::Classify, looked_at * context.costs().lru_page);
+        let visited = (leave.len() + come.len()) as u64;
+        context.spend(Stage::Classify, visited * context.costs().lru_page);
         (leave, come)
     }
 

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_and_merges_leave_no_gap_and_keep_the_number_within_bounds() {
+    fn splits_and_merges_leave_no_gap_and_keep_the_bounds() {
         let (mut regions, mut random) = (Regions::new(10_000, (10, 100)), random());
         for round in 0..200 {
             for _ in 0..20 {

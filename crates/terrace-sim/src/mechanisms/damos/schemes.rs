@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_a_region_was_not_accessed_the_earlier_it_is_demoted() {
+    fn a_region_without_accesses_for_longer_is_demoted_first() {
         let cold = scheme(Action::MigrateCold { to: 1 });
         let [old, new] = [3000, 0].map(|age| cold.score(&region(0, age), 20));
         assert!(old > new, "{old} {new}");
