@@ -1,138 +1,124 @@
 //! The parameters of mechanisms that a policy's table sets.
 
+use std::ops::RangeInclusive;
+
 use super::error::Fault;
 use super::policy::RawTable;
 use crate::host::bounds::clairvoyant::By;
 use crate::mechanisms::{Balance, Damos, Name, PromotionLimits, Tuning};
 
-/// A parameter in a table.
-struct Parameter {
-    key: &'static str,
+/// A parameter of mechanisms.
+struct Parameter<V: 'static> {
     /// The mechanisms that have the parameter.
     of: &'static [&'static str],
-    value: Value,
+    key: &'static str,
+    /// The value that a table sets.
+    value: fn(&RawTable) -> Option<V>,
 }
 
-/// The value of a parameter, if the table has one.
-enum Value {
-    /// A number of which a range is allowed.
-    Number(Option<u64>, std::ops::RangeInclusive<u64>),
-    /// A switch.
-    Flag(Option<bool>),
-}
+/// A number of which a range is allowed.
+type Number = (Parameter<u64>, RangeInclusive<u64>);
 
-impl Value {
-    fn is_given(&self) -> bool {
-        match self {
-            Self::Number(value, _) => value.is_some(),
-            Self::Flag(value) => value.is_some(),
-        }
-    }
-}
-
-/// The longest epoch, and the longest time from hint to fault that is hot, ms.
+/// The longest epoch, interval and time from hint to fault, ms.
 const MAX_MS: u64 = 60_000;
 
-/// All parameters, with the values that the table sets.
-fn parameters(raw: Option<&RawTable>) -> [Parameter; 17] {
-    let number = |of, key, value: fn(&RawTable) -> Option<u64>, range| Parameter {
-        key,
-        of,
-        value: Value::Number(raw.and_then(value), range),
-    };
-    let flag = |of, key, value: fn(&RawTable) -> Option<bool>| Parameter {
-        key,
-        of,
-        value: Value::Flag(raw.and_then(value)),
-    };
-    let (hyperplace, numab2, balance): (&[_], &[_], &[_]) =
-        (&["hyperplace"], &["numab2"], &["balance"]);
-    let damos: &[_] = &["damos"];
-    let limited: &[_] = &["numab2", "balance"];
-    [
-        flag(hyperplace, "literal", |t| t.literal),
-        number(hyperplace, "period", |t| t.period, 1..=1_000_000_000),
-        number(
-            hyperplace,
-            "epoch_ms",
-            |t| t.epoch_ms.map(u64::from),
-            1..=MAX_MS,
-        ),
-        number(
-            hyperplace,
-            "tau_split",
-            |t| t.tau_split.map(u64::from),
-            1..=1_000_000,
-        ),
-        number(
-            numab2,
-            "hot_threshold_ms",
-            |t| t.hot_threshold_ms.map(u64::from),
-            1..=MAX_MS,
-        ),
-        number(
-            limited,
-            "rate_limit_mb_s",
-            |t| t.rate_limit_mb_s.map(u64::from),
-            1..=1_000_000,
-        ),
-        number(
-            balance,
-            "interval_ms",
-            |t| t.interval_ms.map(u64::from),
-            1..=MAX_MS,
-        ),
-        number(
-            damos,
-            "sample_ms",
-            |t| t.sample_ms.map(u64::from),
-            1..=MAX_MS,
-        ),
-        number(
-            damos,
-            "aggregate_ms",
-            |t| t.aggregate_ms.map(u64::from),
-            1..=MAX_MS,
-        ),
-        number(
-            damos,
-            "min_regions",
-            |t| t.min_regions.map(u64::from),
-            3..=100_000,
-        ),
-        number(
-            damos,
-            "max_regions",
-            |t| t.max_regions.map(u64::from),
-            3..=100_000,
-        ),
-        number(
-            damos,
-            "quota_mb",
-            |t| t.quota_mb.map(u64::from),
-            1..=1_000_000,
-        ),
-        number(damos, "quota_ms", |t| t.quota_ms.map(u64::from), 0..=1000),
-        number(
-            damos,
-            "cold_age_ms",
-            |t| t.cold_age_ms.map(u64::from),
-            0..=3_600_000,
-        ),
-        flag(damos, "goals", |t| t.goals),
-        flag(damos, "young", |t| t.young),
-        flag(numab2, "adapt", |t| t.adapt),
-    ]
+/// The parameters that are numbers.
+const NUMBERS: [Number; 13] = [
+    number(&["hyperplace"], "period", |t| t.period, 1..=1_000_000_000),
+    number(
+        &["hyperplace"],
+        "epoch_ms",
+        |t| wide(t.epoch_ms),
+        1..=MAX_MS,
+    ),
+    number(
+        &["hyperplace"],
+        "tau_split",
+        |t| wide(t.tau_split),
+        1..=1_000_000,
+    ),
+    number(
+        &["numab2"],
+        "hot_threshold_ms",
+        |t| wide(t.hot_threshold_ms),
+        1..=MAX_MS,
+    ),
+    number(
+        &["numab2", "balance"],
+        "rate_limit_mb_s",
+        |t| wide(t.rate_limit_mb_s),
+        1..=1_000_000,
+    ),
+    number(
+        &["balance"],
+        "interval_ms",
+        |t| wide(t.interval_ms),
+        1..=MAX_MS,
+    ),
+    number(&["damos"], "sample_ms", |t| wide(t.sample_ms), 1..=MAX_MS),
+    number(
+        &["damos"],
+        "aggregate_ms",
+        |t| wide(t.aggregate_ms),
+        1..=MAX_MS,
+    ),
+    number(
+        &["damos"],
+        "min_regions",
+        |t| wide(t.min_regions),
+        3..=100_000,
+    ),
+    number(
+        &["damos"],
+        "max_regions",
+        |t| wide(t.max_regions),
+        3..=100_000,
+    ),
+    number(&["damos"], "quota_mb", |t| wide(t.quota_mb), 1..=1_000_000),
+    number(&["damos"], "quota_ms", |t| wide(t.quota_ms), 0..=1000),
+    number(
+        &["damos"],
+        "cold_age_ms",
+        |t| wide(t.cold_age_ms),
+        0..=3_600_000,
+    ),
+];
+
+/// The parameters that are switches.
+const FLAGS: [Parameter<bool>; 4] = [
+    flag(&["hyperplace"], "literal", |t| t.literal),
+    flag(&["numab2"], "adapt", |t| t.adapt),
+    flag(&["damos"], "goals", |t| t.goals),
+    flag(&["damos"], "young", |t| t.young),
+];
+
+const fn number(
+    of: &'static [&'static str],
+    key: &'static str,
+    value: fn(&RawTable) -> Option<u64>,
+    range: RangeInclusive<u64>,
+) -> Number {
+    (Parameter { of, key, value }, range)
+}
+
+const fn flag(
+    of: &'static [&'static str],
+    key: &'static str,
+    value: fn(&RawTable) -> Option<bool>,
+) -> Parameter<bool> {
+    Parameter { of, key, value }
+}
+
+fn wide(value: Option<u32>) -> Option<u64> {
+    value.map(u64::from)
 }
 
 /// The parameters of a mechanism for a list of policies, as `; keys: period, literal`.
 pub(super) fn text(base: &str) -> String {
-    let all = parameters(None);
-    let keys: Vec<&str> = all
-        .iter()
-        .filter(|p| p.of.contains(&base))
-        .map(|p| p.key)
-        .collect();
+    let numbers = NUMBERS.iter().map(|(number, _)| (number.of, number.key));
+    let flags = FLAGS.iter().map(|flag| (flag.of, flag.key));
+    let keys = numbers.chain(flags).filter(|(of, _)| of.contains(&base));
+    let keys: Vec<&str> = keys.map(|(_, key)| key).collect();
     if keys.is_empty() {
         return String::new();
     }
@@ -141,23 +127,17 @@ pub(super) fn text(base: &str) -> String {
 
 /// A mechanism with the parameters that the table sets.
 pub(super) fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>, Fault> {
-    for parameter in parameters(Some(raw)) {
-        let path = format!("{path}.{}", parameter.key);
-        if !parameter.value.is_given() {
-            continue;
-        }
-        if name.is_none_or(|name| !parameter.of.contains(&name.name())) {
-            let what = format!(
-                "belongs to base = \"{}\" alone: leave it out",
-                parameter.of.join("\" or \"")
-            );
-            return Err(Fault::new(path, what));
-        }
-        if let Value::Number(Some(value), range) = parameter.value
-            && !range.contains(&value)
-        {
+    for (Parameter { of, key, value }, range) in &NUMBERS {
+        let Some(value) = value(raw) else { continue };
+        check_owner(name, of, key, path)?;
+        if !range.contains(&value) {
             let what = format!("{value} is not within {} to {}", range.start(), range.end());
-            return Err(Fault::new(path, what));
+            return Err(Fault::new(format!("{path}.{key}"), what));
+        }
+    }
+    for Parameter { of, key, value } in &FLAGS {
+        if value(raw).is_some() {
+            check_owner(name, of, key, path)?;
         }
     }
     let tuned = name.map(|name| set(raw, name));
@@ -165,6 +145,18 @@ pub(super) fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Op
         check_damos(damos, path)?;
     }
     Ok(tuned)
+}
+
+/// Refuses a parameter of another mechanism.
+fn check_owner(name: Option<Name>, of: &[&str], key: &str, path: &str) -> Result<(), Fault> {
+    if name.is_some_and(|name| of.contains(&name.name())) {
+        return Ok(());
+    }
+    let what = format!(
+        "belongs to base = \"{}\" alone: leave it out",
+        of.join("\" or \"")
+    );
+    Err(Fault::new(format!("{path}.{key}"), what))
 }
 
 /// Checks intervals and numbers of regions as the kernel does (`damon_set_attrs`).
@@ -228,9 +220,9 @@ pub(super) fn label(raw: &RawTable) -> String {
     if raw.by == Some(By::Latency) {
         label += " by=latency";
     }
-    for parameter in parameters(Some(raw)) {
-        if let Value::Number(Some(value), _) = parameter.value {
-            label += &format!(" {}={value}", parameter.key);
+    for (number, _) in &NUMBERS {
+        if let Some(value) = (number.value)(raw) {
+            label += &format!(" {}={value}", number.key);
         }
     }
     for (key, value) in [("literal", raw.literal), ("goals", raw.goals)] {

@@ -157,7 +157,7 @@ fn engine_names() -> impl Iterator<Item = PolicyName> {
 #[derive(Debug)]
 pub(super) enum RawPolicy {
     Name(String),
-    Table(RawTable),
+    Table(Box<RawTable>),
 }
 
 /// The keys of a policy's table: those of [`PolicyStages`], `where`, and the parameters of mechanisms (a flattened
@@ -210,7 +210,8 @@ impl<'de> Deserialize<'de> for RawPolicy {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPolicy, A::Error> {
-                RawTable::deserialize(MapAccessDeserializer::new(map)).map(RawPolicy::Table)
+                let table = RawTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(RawPolicy::Table(Box::new(table)))
             }
         }
         deserializer.deserialize_any(Either)
@@ -222,7 +223,7 @@ impl RawPolicy {
     pub fn check(self, path: &str) -> Result<HostPolicy, Fault> {
         let raw = match self {
             Self::Name(name) => return by_name(&name, path),
-            Self::Table(raw) => raw,
+            Self::Table(raw) => *raw,
         };
         let side = check_side(raw.side.as_deref(), &format!("{path}.where"))?;
         let own = [

@@ -153,8 +153,11 @@ fn headroom(scenario: &Scenario, at: usize) -> u64 {
     share.max(least)
 }
 
-/// Free bytes of each slower tier that the VMs have to demote to, as simulated.
+/// Free bytes of each slower tier that the VMs have to demote to, as simulated. Under memory mode nothing is demoted.
 fn slow_room(scenario: &Scenario) -> u64 {
+    if scenario.has_memory_mode() {
+        return 0;
+    }
     let given = scenario.machine.slow_room;
     let of = |vm: &scenario::Vm| given.unwrap_or_else(|| vm.room_to_demote());
     scenario.vms.iter().map(of).sum::<u64>() / scenario.machine.scale

@@ -60,7 +60,7 @@ fn full(policy: &'static str) -> VmResult {
 }
 
 #[test]
-fn damos_demotes_what_is_cold_for_long_whether_there_is_room_or_not() {
+fn damos_demotes_what_is_cold_for_long_even_if_there_is_room() {
     let never = full("{ base = \"damos\", cold_age_ms = 3600000 }");
     let soon = full("{ base = \"damos\", cold_age_ms = 1000 }");
     assert_eq!(never.demoted_pages, 0, "{never:?}");

@@ -91,7 +91,7 @@ fn a_policy_that_is_not_there_is_refused_with_the_list() {
 }
 
 #[test]
-fn limits_of_promotion_have_bounds_and_are_those_of_numab2_alone() {
+fn limits_of_promotion_have_bounds_and_are_numab2s_alone() {
     let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
     for (key, value, range) in [
         ("hot_threshold_ms", "0", "1 to 60000"),

@@ -25,6 +25,9 @@ pub(super) struct Shift {
     pub most: u64,
 }
 
+/// Pages, each with the tier to which it is to go.
+pub(super) type Moves = Vec<(Unit, u8)>;
+
 /// The pages of a VM by tier and count.
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -105,11 +108,7 @@ impl Pages {
 
     /// Takes pages off their lists whose samples make up a part of all: those that leave the slower tier, the hottest
     /// first, and those that come from the faster one to make room, the coldest first.
-    pub(super) fn pick(
-        &mut self,
-        context: &mut Context,
-        shift: Shift,
-    ) -> (Vec<(Unit, u8)>, Vec<(Unit, u8)>) {
+    pub(super) fn pick(&mut self, context: &mut Context, shift: Shift) -> (Moves, Moves) {
         let Shift { from, to, .. } = shift;
         let mut left = self.sum * shift.part / WHOLE;
         let mut room = context.free(to);
@@ -138,8 +137,8 @@ impl Pages {
                 leave.push((unit, to));
             }
         }
-        let looked_at = (leave.len() + come.len()) as u64;
-        context.spend(Stage::Classify, looked_at * context.costs().lru_page);
+        let visited = (leave.len() + come.len()) as u64;
+        context.spend(Stage::Classify, visited * context.costs().lru_page);
         (leave, come)
     }
 

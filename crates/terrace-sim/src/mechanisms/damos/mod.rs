@@ -23,6 +23,7 @@ use schemes::{Action, Scheme};
 
 use super::linux::marks::{full_pages, of_tiers};
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
+use crate::base::number::to_usize;
 use crate::base::random::{Purpose, stream};
 
 /// The parameters that a scenario may set.
@@ -116,7 +117,7 @@ impl Damon {
         self.frames.fill(context);
         let tiers = u8::try_from(context.setup().tiers).unwrap_or(1);
         for tier in 0..tiers {
-            let promotes = (tier > 0).then(|| Action::MigrateHot { to: 0 });
+            let promotes = (tier > 0).then_some(Action::MigrateHot { to: 0 });
             let demotes = (tier + 1 < tiers).then(|| Action::MigrateCold { to: tier + 1 });
             let actions = [promotes, demotes].into_iter().flatten();
             self.kdamonds.push(Kdamond {
@@ -219,7 +220,7 @@ impl Damon {
     fn send(&mut self, context: &mut Context, tier: u8, mut pages: Vec<(Unit, u8)>, to: u8) {
         let min = of_tiers(context)[usize::from(to)].min / full_pages(context.setup());
         let room = context.free(to).saturating_sub(min);
-        pages.truncate(crate::base::number::to_usize(room));
+        pages.truncate(to_usize(room));
         let kdamond = &mut self.kdamonds[usize::from(tier)];
         kdamond.pending += pages.len() as u64;
         kdamond.began = context.now_ns();

@@ -110,7 +110,7 @@ mod tests {
     const SECOND: u64 = RESET_NS;
 
     #[test]
-    fn a_goal_that_is_far_doubles_the_quota_each_window_up_to_its_size() {
+    fn a_goal_that_is_far_doubles_the_quota_each_window() {
         let mut quota = Quota::new(100, 0);
         let seen: Vec<u64> = (0..9)
             .map(|second| {

@@ -7,7 +7,7 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use crate::base::number::low;
+use crate::base::number::{index, low, multiply_high};
 
 /// Part of the highest count by which those of neighbours may differ to be merged (`kdamond_fn`): a tenth.
 const MERGE_PART: u32 = 10;
@@ -139,7 +139,7 @@ impl Regions {
     /// Splits every region into two, as long as there are less than half of the most; into three, if there are as few as
     /// the last time (`kdamond_split_regions`).
     pub(super) fn split(&mut self, random: &mut Xoshiro256PlusPlus) {
-        let (regions, most) = (self.all.len(), crate::base::number::index(self.most));
+        let (regions, most) = (self.all.len(), index(self.most));
         if regions > most / 2 {
             return;
         }
@@ -212,7 +212,7 @@ impl Regions {
 
 /// A number below `end`.
 fn below(random: &mut Xoshiro256PlusPlus, end: u32) -> u32 {
-    low((u128::from(random.next_u64()) * u128::from(end) >> 64) as u64)
+    low(multiply_high(random.next_u64(), u64::from(end)))
 }
 
 #[cfg(test)]
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_and_merges_leave_no_gap_and_keep_the_number_within_bounds() {
+    fn splits_and_merges_leave_no_gap_and_keep_the_bounds() {
         let (mut regions, mut random) = (Regions::new(10_000, (10, 100)), random());
         for round in 0..200 {
             for _ in 0..20 {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Damos;
 use super::quota::{MET, Quota};
 use super::regions::{Region, Regions};
+use crate::base::number::{low, to_usize};
 use crate::mechanisms::Context;
 
 /// Highest score of a region (`DAMOS_MAX_SCORE`), the number of scores, and the highest one of count or age
@@ -90,7 +91,7 @@ impl Scheme {
         let (mut chosen, mut at) = (Vec::new(), 0);
         while let Some(region) = regions.get(at) {
             at += 1;
-            let frames = crate::base::number::low(self.quota.left() / per_frame);
+            let frames = low(self.quota.left() / per_frame);
             if frames == 0 {
                 break;
             }
@@ -157,12 +158,12 @@ impl Scheme {
     fn least_score(&self, regions: &Regions, samples: u32, per_frame: u64) -> u64 {
         let mut bytes = [0; SCORES];
         for region in regions.iter().filter(|r| self.is_target(r, samples)) {
-            let score = crate::base::number::to_usize(self.score(region, samples));
+            let score = to_usize(self.score(region, samples));
             bytes[score] += u64::from(region.len()) * per_frame;
         }
         let (mut sum, mut least) = (0, 0);
         for score in (0..=MAX_SCORE).rev() {
-            sum += bytes[crate::base::number::to_usize(score)];
+            sum += bytes[to_usize(score)];
             least = score;
             if sum >= self.quota.bytes() {
                 break;
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_a_region_was_not_accessed_the_earlier_it_is_demoted() {
+    fn a_region_without_accesses_for_longer_is_demoted_first() {
         let cold = scheme(Action::MigrateCold { to: 1 });
         let [old, new] = [3000, 0].map(|age| cold.score(&region(0, age), 20));
         assert!(old > new, "{old} {new}");
