@@ -32,8 +32,9 @@ fn vm(scale: u64, machine: &str, policy: &str, workload: &str) -> VmResult {
 fn behind_the_cache_hits_are_the_same_at_every_scale() {
     let mut hits = Vec::new();
     for (scale, duration) in [(32, "2s"), (64, "4s"), (256, "15s")] {
-        let load =
-            format!("kind = \"zipf\", size = \"16GiB\", exponent = 0.99, duration = \"{duration}\"");
+        let load = format!(
+            "kind = \"zipf\", size = \"16GiB\", exponent = 0.99, duration = \"{duration}\""
+        );
         for seed in 1..=3 {
             let mut scenario = parse(&text(scale, "", "first-touch", &load)).expect("valid");
             scenario.seed = seed;
@@ -51,7 +52,8 @@ fn behind_the_cache_hits_are_the_same_at_every_scale() {
 
 #[test]
 fn a_load_after_the_cache_runs_as_without_one() {
-    let load = "kind = \"gups\", variant = \"hemem\", size = \"8GiB\", hot = 0.001, ops = 100000000";
+    let load =
+        "kind = \"gups\", variant = \"hemem\", size = \"8GiB\", hot = 0.001, ops = 100000000";
     let after = format!("{load}, before_cache = false");
     for policy in ["first-touch", "clairvoyant", "static-best"] {
         let none = vm(512, "cache = \"none\"", policy, load);
@@ -82,7 +84,10 @@ fn phases_say_each_whether_they_come_before_the_cache() {
         512,
         "",
         "first-touch",
-        &format!("kind = \"phases\", of = [{}], before_cache = true", phase("")),
+        &format!(
+            "kind = \"phases\", of = [{}], before_cache = true",
+            phase("")
+        ),
     );
     let error = parse(&whole).expect_err("each phase has its own");
     assert!(error.contains("before_cache"), "{error}");
@@ -115,12 +120,15 @@ fn vms_share_the_cache() {
 }
 
 #[test]
-fn a_cache_behind_which_memory_mode_stands_takes_its_hits_first() {
+fn memory_mode_stands_behind_the_cache() {
     let load = "kind = \"hotset\", size = \"8GiB\", hot = 0.001, write = 0.5, ops = 200000000";
     let mode = vm(512, "", "memory-mode", load);
     let bare = vm(512, "cache = \"none\"", "memory-mode", load);
     assert!(mode.cache_hit_ratio > Some(0.8), "{mode:?}");
-    assert!(mode.fast_hit_ratio < bare.fast_hit_ratio, "the hits of hot lines are gone");
+    assert!(
+        mode.fast_hit_ratio < bare.fast_hit_ratio,
+        "the hits of hot lines are gone"
+    );
     assert!(mode.ops_per_s > bare.ops_per_s);
 }
 
@@ -130,7 +138,10 @@ fn sizes_and_ways_that_no_cache_has_are_refused() {
     let with = |key: &str| parse(&text(64, key, "first-touch", load));
     let cache = |key: &str| with(key).expect("valid").machine.cache;
     assert_eq!(cache("cache = \"33MiB\""), Some(Cache::default()));
-    assert_eq!(cache("cache = { size = \"33MiB\" }"), Some(Cache::default()));
+    assert_eq!(
+        cache("cache = { size = \"33MiB\" }"),
+        Some(Cache::default())
+    );
     assert_eq!(cache("cache = \"none\""), None);
     for (key, part) in [
         ("cache = \"1KiB\"", "out of range"),
@@ -143,6 +154,9 @@ fn sizes_and_ways_that_no_cache_has_are_refused() {
         ("cache = 33", "a size"),
     ] {
         let error = with(key).expect_err(key);
-        assert!(error.contains(part) && error.contains("machine"), "{key}: {error}");
+        assert!(
+            error.contains(part) && error.contains("machine"),
+            "{key}: {error}"
+        );
     }
 }

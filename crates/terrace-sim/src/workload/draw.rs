@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn even_places_are_all_places_and_each_stretch_has_its_share_of_the_first_items() {
+    fn even_places_give_each_stretch_its_share_of_hot_items() {
         for items in [1_u64, 2, 3, 5, 64, 1000, 1023, 65_536, 65_537] {
             let places = Places::even(items, 7);
             let mut hit: Vec<u64> = (0..items).map(|i| places.of(i)).collect();

@@ -222,7 +222,7 @@ fn is_before_cache(change: impl FnOnce(&mut TraceSpec)) -> bool {
 }
 
 #[test]
-fn whole_traces_come_before_the_cache_and_filtered_or_sampled_ones_after() {
+fn whole_traces_come_before_the_cache_and_others_after() {
     assert!(is_before_cache(|_| {}));
     assert!(!is_before_cache(|spec| spec.before_cache = Some(false)));
     let cache = Some(bytesize::ByteSize::kib(64));
@@ -241,7 +241,10 @@ fn a_trace_is_not_filtered_twice() {
     let mut spec = TraceSpec::new("a".into());
     (spec.cache, spec.before_cache) = (Some(bytesize::ByteSize::kib(64)), Some(true));
     let error = spec.check().expect_err("it is refused").to_string();
-    assert!(error.contains("before_cache") && error.contains("cache"), "{error}");
+    assert!(
+        error.contains("before_cache") && error.contains("cache"),
+        "{error}"
+    );
 }
 
 #[test]
