@@ -20,6 +20,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         max_slowdown: None,
         cost: Some(24.0),
         performance_per_cost: Some(1.667 / slowdown),
+        cache_hit_ratio: None,
         fast_hit_ratio: 1.0 / slowdown,
         fast_write_ratio: 0.9 / slowdown,
         dram_utility: 0.72,
