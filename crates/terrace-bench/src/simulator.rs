@@ -78,6 +78,7 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
         seed: scenario.seed,
         vm: &vm.name,
         vcpus: vm.vcpus,
+        is_cached: false,
         folder: &scenario.folder,
     };
     let sources = vm.workload.sources(&context);

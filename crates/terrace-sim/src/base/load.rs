@@ -16,6 +16,8 @@ pub struct Context<'a> {
     pub vm: &'a str,
     /// The VM's vCPUs.
     pub vcpus: u32,
+    /// Whether the machine has a last-level cache, and the accesses come before it.
+    pub is_cached: bool,
     /// The scenario's folder.
     pub folder: &'a Path,
 }

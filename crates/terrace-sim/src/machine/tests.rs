@@ -7,6 +7,7 @@ use terrace_proto::PageSize;
 
 use super::costs::Costs;
 use super::faults::Faults;
+use super::last_level::LastLevel;
 use super::lines::Lines;
 use super::pmu::{Pmu, Sample};
 use super::second_stage::{SecondStage, bits};
@@ -489,4 +490,109 @@ fn a_moved_part_of_a_split_page_is_not_found_by_old_translation() {
     env.end_ps = end;
     vcpu.run(&mut space, &env, &mut Nobody);
     assert_eq!(space.counts.reads[..2], [1, 1]);
+}
+
+/// A space with a last-level cache of the least size before it.
+fn cached_space() -> Space {
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let cache = LastLevel::new(1, 11, [512].into_iter());
+    space.caches.last_level = Some(Box::new(cache));
+    space
+}
+
+#[test]
+fn a_cached_line_costs_a_hit_and_reaches_no_tier() {
+    let env = environment();
+    let mut space = cached_space();
+    let read = Access::new(0, 0, false);
+    let once = run(&mut space, &env, &[read]).progress().clock();
+    let traffic = space.traffic[0];
+    let again = run(&mut space, &env, &[read]).progress().clock();
+    // The walk finds its lines cached and its bits set.
+    let c = env.costs;
+    assert_eq!(again, c.l2_hit + 5 * c.cached_line + c.cached_line);
+    assert!(once > again + 80_000);
+    assert_eq!(space.traffic[0], traffic);
+    let counts = space.counts;
+    assert_eq!((counts.memory_accesses(), counts.accesses()), (1, 2));
+    assert_eq!(counts.cache_hit_ratio(), Some(0.5));
+    assert_eq!(space.heat.cells.iter().sum::<u32>(), 1);
+}
+
+#[test]
+fn a_hit_sets_a_and_d() {
+    let env = environment();
+    let mut space = cached_space();
+    run(&mut space, &env, &[Access::new(7, 0, false)]);
+    run(&mut space, &env, &[Access::new(7, 0, true)]);
+    let marks = space.guest.entry(Level::Leaf, 7) & (ACCESSED | DIRTY);
+    assert_eq!((marks, space.counts.cache_hits), (ACCESSED | DIRTY, 1));
+}
+
+#[test]
+fn a_line_that_becomes_dirty_in_the_cache_is_written_back_once() {
+    let env = environment();
+    let mut space = cached_space();
+    let tier = usize::from(space.peek(1) & bits::TIER);
+    let [read, write] = [false, true].map(|write| Access::new(1, 0, write));
+    let other = Access::new(1, 63, false);
+    run(&mut space, &env, &[read, other, write, other, write]);
+    assert_eq!(space.counts.written_bytes[tier], env.line[tier]);
+    assert_eq!(space.traffic[tier].written, env.line[tier]);
+    assert_eq!(space.counts.writes, [0; TIERS], "no write reached memory");
+    // A write that misses is charged as without a cache, and its line is dirty then.
+    run(&mut space, &env, &[Access::new(1, 9, true); 3]);
+    assert_eq!(space.counts.written_bytes[tier], 2 * env.line[tier]);
+    assert_eq!(space.counts.writes[tier], 1);
+}
+
+#[test]
+fn counters_see_all_stores_and_the_loads_that_miss() {
+    let env = environment();
+    let mut space = cached_space();
+    space.sampling.follow(Some(Pmu {
+        load_period: 1,
+        store_period: 1,
+        buffer: 1,
+        divisor: 1,
+    }));
+    let [read, write] = [false, true].map(|write| Access::new(3, 0, write));
+    run(&mut space, &env, &[read, read, write, write.updating()]);
+    let samples: Vec<bool> = space.sampling.samples().iter().map(|s| s.write).collect();
+    assert_eq!(samples, [false, true, true]);
+}
+
+#[test]
+fn accesses_after_the_cache_neither_hit_nor_fill_it() {
+    let env = environment();
+    let mut space = cached_space();
+    let script = Script(vec![Access::new(0, 0, false); 3], 0);
+    let source = Box::new(After(script));
+    let mut vcpu = Vcpu::new(source, u64::MAX, &env.costs, 1, false);
+    vcpu.run(&mut space, &env, &mut Nobody);
+    assert_eq!(space.counts.memory_accesses(), 3);
+    assert_eq!(space.counts.cache_hit_ratio(), None);
+    run(&mut space, &env, &[Access::new(0, 0, false)]);
+    assert_eq!(space.counts.cache_hits, 0);
+}
+
+/// A source of recorded misses.
+#[derive(Clone)]
+struct After(Script);
+
+impl Source for After {
+    fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize {
+        self.0.fill(now_ns, batch)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            before_cache: false,
+            ..self.0.pace()
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Source> {
+        Box::new(self.clone())
+    }
 }

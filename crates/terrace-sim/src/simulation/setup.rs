@@ -483,6 +483,7 @@ fn vcpus(
         seed: scenario.seed,
         vm: &spec.name,
         vcpus: spec.vcpus,
+        is_cached: scenario.machine.cache.is_some(),
         folder: &scenario.folder,
     };
     let sources = spec.workload.sources(&context);

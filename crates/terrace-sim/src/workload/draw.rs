@@ -166,6 +166,70 @@ impl Permutation {
     }
 }
 
+/// The places of items that are numbered by their heat.
+#[derive(Clone, Debug)]
+pub(super) enum Places {
+    /// Each lies anywhere.
+    Random(Permutation),
+    /// Items of neighbouring ranks lie far from each other: item k at `start` + k × `step`, round and round, where
+    /// `step` is the golden part of all places. Each stretch of memory has its share of the items of every heat.
+    Even {
+        /// Number of places.
+        items: u64,
+        /// Distance from an item to the next; it has no divisor in common with the number of places.
+        step: u64,
+        /// Place of the first item.
+        start: u64,
+    },
+}
+
+impl Places {
+    /// Places anywhere.
+    pub(super) fn random(items: u64, seed: u64) -> Self {
+        Self::Random(Permutation::new(items, seed))
+    }
+
+    /// Even places.
+    pub(super) fn even(items: u64, seed: u64) -> Self {
+        let golden = multiply_high(items, GOLDEN).max(1);
+        let step = (golden..).find(|step| gcd(*step, items) == 1);
+        Self::Even {
+            items,
+            step: step.unwrap_or(1) % items.max(1),
+            start: multiply_high(mix(seed), items),
+        }
+    }
+
+    /// The place of an item.
+    pub(super) fn of(&self, item: u64) -> u64 {
+        match self {
+            Self::Random(permutation) => permutation.apply(item),
+            Self::Even { items, step, start } => match item.checked_mul(*step) {
+                Some(product) => product.wrapping_add(*start) % items,
+                None => round(item, *step, *start, *items),
+            },
+        }
+    }
+}
+
+/// The golden part of 2^64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The place of an item whose product with the step has more than 64 bits.
+#[cold]
+fn round(item: u64, step: u64, start: u64, items: u64) -> u64 {
+    let place = u128::from(item) * u128::from(step) + u128::from(start);
+    u64::try_from(place % u128::from(items)).unwrap_or(0)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// The `f64` nearest to a whole number.
 pub(super) fn to_f64(x: u64) -> f64 {
     let [a, b, c, d, e, f, g, h] = x.to_le_bytes();
@@ -221,6 +285,37 @@ mod tests {
                 assert_eq!(permutation.invert(permutation.apply(item)), item);
             }
         }
+    }
+
+    #[test]
+    fn even_places_give_each_stretch_its_share_of_hot_items() {
+        for items in [1_u64, 2, 3, 5, 64, 1000, 1023, 65_536, 65_537] {
+            let places = Places::even(items, 7);
+            let mut hit: Vec<u64> = (0..items).map(|i| places.of(i)).collect();
+            for count in [items / 100, items / 10, items / 3] {
+                let first = &hit[..usize::try_from(count).expect("small")];
+                for (from, to) in [(0, items / 4), (items / 2, items)] {
+                    let found = first.iter().filter(|p| (from..to).contains(*p)).count();
+                    let due = to_f64(count) * to_f64(to - from) / to_f64(items.max(1));
+                    let off = (to_f64(found as u64) - due).abs();
+                    assert!(off < 5.0, "{off} of {count} of {items}");
+                }
+            }
+            hit.sort_unstable();
+            assert_eq!(hit, (0..items).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn products_of_more_than_64_bits_give_places_too() {
+        let items = (1 << 40) + 1;
+        let places = Places::even(items, 7);
+        let Places::Even { step, start, .. } = places else {
+            panic!("even");
+        };
+        let item = items - 1;
+        // The last item is one step before the first.
+        assert_eq!((places.of(item) + step) % items, start);
     }
 
     #[test]

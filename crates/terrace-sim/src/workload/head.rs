@@ -4,22 +4,42 @@
 //! others: the draw of a full-size item ([`super::keys`]).
 //!
 //! A simulated item stands for `scale` neighbours of the full-size ranking, so the first one stands for all of the
-//! hottest, and a run depends on where that one lies. So the first few items take turns: at each moment a share of
-//! memory has its share of the accesses, and over some thousand accesses these items are accessed alike.
+//! hottest, and a run depends on where that one lies. Behind a cache, which takes the accesses to the very hottest, it is
+//! enough that items lie evenly over memory ([`super::draw::Places`]). Without one the first few items take turns: at each
+//! moment a share of memory has its share of the accesses, and over some thousand accesses these items are accessed
+//! alike. To a cache a turn would bring lines that it does not hold.
 
 use serde::Deserialize;
 
+use super::Context;
 use super::draw::to_f64;
 
 /// The treatment of the hottest items at scale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Head {
     /// The first few simulated items take turns, so that none of them is much hotter than one of full size.
-    #[default]
     Spread,
     /// The first simulated item stands for the hottest full-size items all the time.
     Merged,
+    /// The same, and items of any rank lie evenly over memory.
+    Even,
+}
+
+impl Head {
+    /// The treatment that is usual: it depends on whether a cache takes the accesses to the hottest items.
+    pub(super) fn usual(context: &Context) -> Self {
+        if context.is_cached {
+            Self::Even
+        } else {
+            Self::Spread
+        }
+    }
+
+    /// Whether items lie evenly over memory. At full size they lie anywhere.
+    pub(super) fn is_even(self, context: &Context) -> bool {
+        self == Self::Even && context.scale > 1
+    }
 }
 
 /// One of so many simulated items may take turns: the hottest hundredth of memory keeps its share of the accesses.
@@ -49,7 +69,7 @@ impl Grouping {
     pub(super) fn new(count: u64, scale: u64, exponent: f64, head: Head) -> Self {
         let turners = match head {
             Head::Spread => turners(count, scale, exponent),
-            Head::Merged => 1,
+            Head::Merged | Head::Even => 1,
         };
         Self {
             scale,

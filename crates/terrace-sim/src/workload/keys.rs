@@ -1,6 +1,7 @@
 //! The choice of one of many items, of which number 0 is the most popular.
 
-use super::draw::{Chance, Random, part, to_f64, to_u64};
+use super::Context;
+use super::draw::{Chance, Places, Random, part, to_f64, to_u64};
 use super::head::{Grouping, Head, power_integral};
 use crate::base::number::multiply_high;
 
@@ -16,6 +17,16 @@ pub(super) enum Law {
     Zipf { exponent: f64, head: Head },
     /// A bell around the middle item, whose standard deviation is a share of all items.
     Gauss { sigma: f64 },
+}
+
+impl Law {
+    /// The places of so many items.
+    pub(super) fn places(&self, context: &Context, items: u64, seed: u64) -> Places {
+        match self {
+            Self::Zipf { head, .. } if head.is_even(context) => Places::even(items, seed),
+            _ => Places::random(items, seed),
+        }
+    }
 }
 
 /// The items to choose from. The law is that of the full-size machine's items: `scale` neighbours are one item here,

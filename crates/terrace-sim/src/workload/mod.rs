@@ -164,6 +164,10 @@ impl Workload {
     /// As [`Workload::pages`], and if a part of the load has no room.
     pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
         self.check_scale(context.scale)?;
+        let context = &Context {
+            is_cached: context.is_cached && self.pace.before_cache,
+            ..*context
+        };
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
             WorkloadKind::Masim(masim) => masim.sources(context, self.pace),
             WorkloadKind::Phases(phases) => phases.sources(context),

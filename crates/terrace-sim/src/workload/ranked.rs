@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::draw::{Permutation, Random, Writes};
+use super::draw::{Places, Random, Writes};
 use super::head::Head;
 use super::keys::{Items, Law};
 use super::source::Generate;
@@ -20,7 +20,7 @@ pub(super) struct Zipf {
     #[serde(deserialize_with = "values::exponent")]
     exponent: f64,
     #[serde(default)]
-    head: Head,
+    head: Option<Head>,
     #[serde(default = "half", deserialize_with = "values::fraction")]
     write: f64,
     #[serde(default = "yes")]
@@ -53,9 +53,10 @@ impl Endlessly for Zipf {
     }
 
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Generator, WorkloadError> {
+        let head = self.head.unwrap_or(Head::usual(context));
         let law = Law::Zipf {
             exponent: self.exponent,
-            head: self.head,
+            head,
         };
         let pages = self.pages(context.scale)?;
         Ok(Generator::new(
@@ -96,7 +97,7 @@ pub(super) struct Generator {
     random: Random,
     writes: Writes,
     items: Items,
-    scatter: Option<Permutation>,
+    places: Option<Places>,
 }
 
 impl Generator {
@@ -106,7 +107,7 @@ impl Generator {
             random: Random::new(context, vcpu, Purpose::Accesses),
             writes: Writes::new(context, vcpu, write),
             items: Items::new(pages, context.scale, law),
-            scatter: scatter.then(|| Permutation::new(pages, seed)),
+            places: scatter.then(|| law.places(context, pages, seed)),
         }
     }
 }
@@ -115,7 +116,7 @@ impl Generate for Generator {
     fn fill(&mut self, _now_ns: u64, batch: &mut [Access]) {
         for slot in batch {
             let page = self.items.choose(&mut self.random);
-            let page = self.scatter.as_ref().map_or(page, |s| s.apply(page));
+            let page = self.places.as_ref().map_or(page, |p| p.of(page));
             let line = self.random.below(LINES_PER_PAGE);
             *slot = Access::new(page, line, self.writes.draw());
         }

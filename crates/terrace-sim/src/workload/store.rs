@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::draw::{Permutation, Random, access};
+use super::draw::{Places, Random, access};
 use super::head::Head;
 use super::keys::{Items, Law};
 use super::source::{Operate, Operations};
@@ -40,7 +40,7 @@ pub(super) struct Kv {
     #[serde(default = "zipf_exponent", deserialize_with = "values::exponent")]
     exponent: f64,
     #[serde(default)]
-    head: Head,
+    head: Option<Head>,
     #[serde(default = "sixth", deserialize_with = "values::share")]
     sigma: f64,
     #[serde(default = "values::half", deserialize_with = "values::fraction")]
@@ -73,7 +73,7 @@ struct RawYcsb {
     #[serde(default = "zipf_exponent", deserialize_with = "values::exponent")]
     exponent: f64,
     #[serde(default)]
-    head: Head,
+    head: Option<Head>,
     #[serde(default, deserialize_with = "values::fraction")]
     read: f64,
     #[serde(default, deserialize_with = "values::fraction")]
@@ -155,7 +155,7 @@ impl Endlessly for Kv {
             },
             KvDist::Zipf => Law::Zipf {
                 exponent: self.exponent,
-                head: self.head,
+                head: self.head.unwrap_or(Head::usual(context)),
             },
             KvDist::Gauss => Law::Gauss { sigma: self.sigma },
         };
@@ -194,7 +194,7 @@ impl Endlessly for Ycsb {
         // The latest keys take turns by themselves.
         let head = match self.0.dist {
             YcsbDist::Latest => Head::Merged,
-            _ => self.0.head,
+            _ => self.0.head.unwrap_or(Head::usual(context)),
         };
         let law = match self.0.dist {
             YcsbDist::Uniform => Law::Uniform,
@@ -243,8 +243,8 @@ pub(super) struct Store {
     latest: bool,
     /// Cumulative shares: of reads, of reads and updates, and of these and inserts; the rest are scans.
     up_to: [f64; 3],
-    index: Permutation,
-    places: Permutation,
+    index: Places,
+    places: Places,
     /// The key that this vCPU inserts next, in place of the oldest: vCPUs take turns.
     next_key: u64,
     vcpus: u64,
@@ -267,8 +267,8 @@ impl Store {
             items: Items::new(layout.keys, context.scale, law),
             latest,
             up_to: [read, read + update, read + update + insert],
-            index: Permutation::new(layout.keys, mix(seed)),
-            places: Permutation::new(layout.keys, seed),
+            index: law.places(context, layout.keys, mix(seed)),
+            places: law.places(context, layout.keys, seed),
             next_key: u64::from(vcpu) % layout.keys,
             vcpus: context.vcpus.into(),
         })
@@ -285,12 +285,12 @@ impl Store {
     }
 
     fn find(&self, key: u64, write: bool, out: &mut Vec<Access>) {
-        let line = self.index.apply(key) * ENTRY / LINE;
+        let line = self.index.of(key) * ENTRY / LINE;
         out.push(access(line, write).within_operation());
     }
 
     fn value(&self, key: u64, write: bool, out: &mut Vec<Access>) {
-        let first = self.layout.values + self.places.apply(key) * self.layout.value_lines;
+        let first = self.layout.values + self.places.of(key) * self.layout.value_lines;
         let lines = first..first + self.layout.value_lines;
         out.extend(lines.map(|line| access(line, write).within_operation()));
     }

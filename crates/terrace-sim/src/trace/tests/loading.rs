@@ -39,6 +39,7 @@ pub(super) fn context(folder: &Path, vcpus: u32) -> Context<'_> {
         seed: 1,
         vm: "vm",
         vcpus,
+        is_cached: false,
         folder,
     }
 }
@@ -210,6 +211,40 @@ fn the_time_of_records_that_the_cache_holds_passes() {
     assert_eq!(source.fill(0, &mut batch), 1023);
     assert_eq!(source.pace().compute_ns, 100.0);
     assert_eq!(source.pace().parallelism, 1.0);
+}
+
+/// Whether a trace's accesses come before the last-level cache.
+fn is_before_cache(change: impl FnOnce(&mut TraceSpec)) -> bool {
+    let (folder, mut spec) = in_file(&[record(Op::Load, 0, 8)]);
+    change(&mut spec);
+    let sources = spec.sources(&context(folder.path(), 1));
+    sources.expect("a source")[0].pace().before_cache
+}
+
+#[test]
+fn whole_traces_come_before_the_cache_and_others_after() {
+    assert!(is_before_cache(|_| {}));
+    assert!(!is_before_cache(|spec| spec.before_cache = Some(false)));
+    let cache = Some(bytesize::ByteSize::kib(64));
+    assert!(!is_before_cache(|spec| spec.cache = cache));
+    assert!(!is_before_cache(|spec| spec.accesses_per_record = 50));
+    assert!(is_before_cache(|spec| {
+        (spec.accesses_per_record, spec.before_cache) = (50, Some(true));
+    }));
+    use super::super::Format;
+    let whole = Format::ALL.map(Format::records_all);
+    assert_eq!(whole, [true, false, true, false]);
+}
+
+#[test]
+fn a_trace_is_not_filtered_twice() {
+    let mut spec = TraceSpec::new("a".into());
+    (spec.cache, spec.before_cache) = (Some(bytesize::ByteSize::kib(64)), Some(true));
+    let error = spec.check().expect_err("it is refused").to_string();
+    assert!(
+        error.contains("before_cache") && error.contains("cache"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn run(text: &str) -> Vec<Box<dyn Source>> {
         seed: 1,
         vm: "vm1",
         vcpus: 2,
+        is_cached: false,
         folder: &folder,
     };
     let pace = Pace {

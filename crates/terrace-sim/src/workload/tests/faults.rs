@@ -426,6 +426,7 @@ fn a_graph_with_too_few_vertices_for_the_vcpus_is_refused() {
         seed: 1,
         vm: "vm1",
         vcpus: 2,
+        is_cached: false,
         folder: Path::new("."),
     };
     let why = load.workload.sources(&context).err().expect("125 vertices");

@@ -51,6 +51,7 @@ fn sources(workload: &Workload, scale: u64, seed: u64, vm: &str) -> Vec<Box<dyn 
         seed,
         vm,
         vcpus: 2,
+        is_cached: false,
         folder: Path::new("."),
     };
     workload.sources(&context).expect("sources")
