@@ -73,7 +73,7 @@ pub const FIGURE_1: Experiment = Experiment {
         figures: &[Figure {
             name: "untouched",
             what: "tpp, 9 VMs, the cold part hardly touched (weight = 1000): cores",
-            value: "0.94",
+            value: "0.99",
             runs: |load| {
                 let weighted = load.workload(&format!(
                     "{{ kind = \"gups\", preset = \"hypertier\", weight = 1000, ops = {} }}",
@@ -134,7 +134,7 @@ pub const FIGURE_6: Experiment = Experiment {
             figures: &[Figure {
                 name: "moved",
                 what: "hyperplace by the letter, 1 VM: promoted, GiB",
-                value: "20.5",
+                value: "22.3",
                 runs: |load| {
                     let key = key(LITERAL, 1);
                     vec![run(Ok(side_by_side(load, 1)), LITERAL, key)]

@@ -71,7 +71,7 @@ pub const FIGURE_4: Experiment = Experiment {
             figures: &[Figure {
                 name: "computing",
                 what: "tpp with 100 ns of computing per update: hyperflex over balloon, % more",
-                value: "125",
+                value: "134",
                 runs: |load| {
                     let slower = computing(load.base(), 100.0);
                     let run = |device| run(&slower, device, "tpp");

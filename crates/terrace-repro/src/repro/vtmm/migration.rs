@@ -159,7 +159,7 @@ const WHY_READ: &[Why] = &[Why {
     figures: &[Figure {
         name: "tables",
         what: "random reads, 16 GB, page tables in PMem: slowdown, %",
-        value: "52",
+        value: "51",
         runs: |load| tables_slow(load, "read", READ[3].1),
         of: |results| results.slower_percent("slow tables", "fast"),
     }],
@@ -172,7 +172,7 @@ const WHY_WRITE: &[Why] = &[
         figures: &[Figure {
             name: "tables",
             what: "random writes, 16 GB, page tables in PMem: slowdown, %",
-            value: "76",
+            value: "80",
             runs: |load| tables_slow(load, "write", WRITE[3].1),
             of: |results| results.slower_percent("slow tables", "fast"),
         }],

@@ -100,7 +100,7 @@ const WHY_TABLE_2: &[Why] = &[
         figures: &[Figure {
             name: "slow",
             what: "649.fotonik3d_s-like, all memory in PMem: slowdown, %",
-            value: "358",
+            value: "327",
             runs: |load| bounds(load, TABLE_2_PROGRAMS[0].1),
             of: |results| results.slower_percent("slow", "fast"),
         }],
@@ -126,7 +126,7 @@ const WHY_TABLE_2: &[Why] = &[
         figures: &[Figure {
             name: "slow",
             what: "graph500, all memory in PMem: slowdown, %",
-            value: "95",
+            value: "79",
             runs: |load| bounds(load, TABLE_2_PROGRAMS[2].1),
             of: |results| results.slower_percent("slow", "fast"),
         }],
@@ -263,7 +263,7 @@ const WHY_FIGURE_4: &[Why] = &[
         figures: &[Figure {
             name: "one",
             what: "graph500: vTMM faster than with hot from 1 visit, %",
-            value: "9.5",
+            value: "6.5",
             runs: |load| {
                 let base = program(load, FIGURE_4_PROGRAMS[0].1);
                 let mut one = run("one".into(), &base, OTHERS[1].1);
@@ -288,7 +288,7 @@ const WHY_FIGURE_4: &[Why] = &[
         figures: &[Figure {
             name: "short",
             what: "graph500 for 60 s: vTMM faster than +PM_Linux, %",
-            value: "3.05",
+            value: "2.97",
             runs: |load| {
                 let base = load.workload(&format!(
                     "{{ {}, duration = \"60s\" }}",
