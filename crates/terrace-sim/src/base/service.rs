@@ -15,7 +15,7 @@ pub type Points = [f64; USES.len()];
 pub struct Curve {
     /// All traffic reads.
     pub reads: Points,
-    /// At least [`MIXED`] of the traffic writes.
+    /// At least 43 % of the traffic writes.
     pub mixed: Points,
 }
 
