@@ -37,6 +37,19 @@ fn damos_promotes_no_more_than_its_quota() {
 }
 
 #[test]
+fn damos_keeps_a_quota_until_it_is_enough_for_a_page() {
+    // A page as simulated stands for 4 MiB: one in four seconds.
+    let vm = Small {
+        policy: "{ base = \"damos\", quota_mb = 1 }",
+        more: "start = \"slow\"",
+        workload: CLUSTERED,
+        scale: 1024,
+    }
+    .run();
+    assert!((1024..=60 << 8).contains(&vm.promoted_pages), "{vm:?}");
+}
+
+#[test]
 fn damos_with_goals_begins_with_a_quota_of_a_byte() {
     // It doubles each second: 20 s later it is a MiB.
     let (usual, goals) = (

@@ -7,11 +7,9 @@ use crate::repro::row::{Input, Row};
 use crate::repro::runs::{Load, Results, Run};
 use crate::repro::{Experiment, ExperimentKind, File, Paper};
 
-/// Shares of antagonists.
-const SHARES: [u32; 4] = [0, 1, 2, 3];
-
-/// vCPUs of one share: as many as the VM with the updates has.
-const SHARE_VCPUS: u32 = 8;
+/// Shares of antagonists, and the vCPUs of one: as many as the VM with the updates has, and twice as many (one of the second
+/// is two of the first). Three of the first ask for most of DRAM's bandwidth, three of the second for more than there is.
+const SHARES: [[u32; 2]; 6] = [[0, 8], [1, 8], [2, 8], [3, 8], [2, 16], [3, 16]];
 
 /// Parts of the hot set that are in DRAM, in GiB; all of it is the last one.
 const HOT_GIB: [u64; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -38,7 +36,7 @@ pub const ANTAGONISTS: Experiment = Experiment {
             from: "our choice",
         },
         Input {
-            what: "a share of antagonists is 8 vCPUs of another VM that read 8 GiB of DRAM as a stream, again and again",
+            what: "a share of antagonists is 8 vCPUs, or 16, of another VM that read 8 GiB of DRAM as a stream, again and again",
             from: "our choice",
         },
         Input {
@@ -56,16 +54,21 @@ pub const ANTAGONISTS: Experiment = Experiment {
     why: &[],
 };
 
-fn key(shares: u32, gib: u64) -> String {
-    format!("{shares} {gib}")
+fn key([shares, vcpus]: [u32; 2], gib: u64) -> String {
+    format!("{shares} × {vcpus}, {gib}")
 }
 
-fn best_key(shares: u32) -> String {
-    format!("{shares} {BEST}")
+fn best_key([shares, vcpus]: [u32; 2]) -> String {
+    format!("{shares} × {vcpus}, {BEST}")
 }
 
 /// The scenario with so many shares of antagonists, and so much DRAM for the updates, under a policy of the latter.
-fn beside(load: &Load, shares: u32, gib: u64, policy: &str) -> Result<Scenario, String> {
+fn beside(
+    load: &Load,
+    [shares, vcpus]: [u32; 2],
+    gib: u64,
+    policy: &str,
+) -> Result<Scenario, String> {
     let base = load.base();
     let updates = base.with_policy_text(policy)?.vms[0].clone();
     let mut scenario = base.clone();
@@ -74,7 +77,7 @@ fn beside(load: &Load, shares: u32, gib: u64, policy: &str) -> Result<Scenario, 
     if shares == 0 {
         scenario.vms.truncate(1);
     } else {
-        scenario.vms[1].vcpus = shares * SHARE_VCPUS;
+        scenario.vms[1].vcpus = shares * vcpus;
     }
     scenario.check().map_err(|fault| fault.to_string())?;
     Ok(scenario)
@@ -101,7 +104,7 @@ fn millions(results: &Results, key: &str) -> Result<f64, String> {
 }
 
 /// The hot GiB in DRAM with which most updates are made, and how many million a second.
-fn best(results: &Results, shares: u32) -> Result<(u64, f64), String> {
+fn best(results: &Results, shares: [u32; 2]) -> Result<(u64, f64), String> {
     let mut best = (ALL_HOT, millions(results, &key(shares, ALL_HOT))?);
     for gib in HOT_GIB {
         let rate = millions(results, &key(shares, gib))?;
@@ -115,7 +118,11 @@ fn best(results: &Results, shares: u32) -> Result<(u64, f64), String> {
 fn rows(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for shares in SHARES {
-        let what = |figure: &str| format!("antagonists × {shares}: {figure}");
+        let [count, vcpus] = shares;
+        let what = |figure: &str| match count {
+            0 => format!("no antagonists: {figure}"),
+            _ => format!("antagonists × {count}, {vcpus} vCPUs each: {figure}"),
+        };
         let all = key(shares, ALL_HOT);
         let found = best(results, shares);
         rows.push(predicted(

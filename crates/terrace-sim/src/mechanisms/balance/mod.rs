@@ -45,10 +45,9 @@ impl Balance {
         u64::from(self.interval_ms) * 1_000_000
     }
 
-    /// Units that may be moved in an interval.
-    fn units(self, context: &Context) -> u64 {
-        let bytes = u64::from(self.rate_limit_mb_s) << 20;
-        context.units_in(bytes * u64::from(self.interval_ms) / 1000)
+    /// Bytes that may be moved in an interval.
+    fn bytes(self) -> u64 {
+        (u64::from(self.rate_limit_mb_s) << 20) * u64::from(self.interval_ms) / 1000
     }
 }
 
@@ -63,6 +62,8 @@ pub struct Balancer {
     sampler: Ksampled,
     latencies: Latencies,
     step: Step,
+    /// Bytes that may be moved now: what is not enough for a page and its victim is kept.
+    allowed: u64,
     /// When the latencies are compared next, ns.
     due: u64,
     intervals: u64,
@@ -78,6 +79,7 @@ impl Balancer {
             sampler: Ksampled::new(),
             latencies: Latencies::new(setup.tiers),
             step: Step::new(),
+            allowed: 0,
             due: parameters.interval_ns(),
             intervals: 0,
         }
@@ -86,6 +88,9 @@ impl Balancer {
     /// Compares the latencies of the interval, and shifts accesses if they differ.
     fn compare(&mut self, context: &mut Context) {
         self.intervals += 1;
+        let unit = 4096 * context.setup().pages_per_unit * context.setup().scale;
+        let more = self.parameters.bytes();
+        self.allowed = (self.allowed + more).min(more.max(2 * unit));
         let unequal = self.latencies.unequal(context);
         self.latencies.reset();
         // What is under way still changes the latencies.
@@ -100,9 +105,10 @@ impl Balancer {
             from,
             to,
             part,
-            most: self.parameters.units(context),
+            most: self.allowed / unit,
         };
         let (leave, come) = self.pages.pick(context, shift);
+        self.allowed -= (leave.len() + come.len()) as u64 * unit;
         submit(context, &leave, &come, from);
     }
 }

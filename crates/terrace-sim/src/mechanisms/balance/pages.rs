@@ -118,7 +118,7 @@ impl Pages {
             while let Some(unit) = self.lists.tail(from * BINS + bin) {
                 let count = u64::from(self.counts[index(unit)]);
                 let moves = (leave.len() + come.len()) as u64;
-                if count > left || moves + 2 > shift.most.max(2) {
+                if count > left || moves + 2 > shift.most {
                     break;
                 }
                 if room == 0 {

@@ -23,6 +23,8 @@ pub(super) struct Quota {
     now: Option<u64>,
     charged: u64,
     window_began: u64,
+    /// Bytes of a frame as simulated: a quota of less is kept until it is enough for one.
+    frame: u64,
     /// All that was charged in windows before, and the time that it took, ns.
     total: (u64, u64),
 }
@@ -36,8 +38,14 @@ impl Quota {
             now: None,
             charged: 0,
             window_began: 0,
+            frame: 0,
             total: (0, 0),
         }
+    }
+
+    /// Sets the bytes of a frame as simulated.
+    pub(super) fn set_frame(&mut self, bytes: u64) {
+        self.frame = bytes;
     }
 
     /// Begins a new window, if the last one is over. `score`: how far the goal is met, of [`MET`]; `None` if there is
@@ -46,6 +54,7 @@ impl Quota {
         if self.now.is_some() && now < self.window_began + RESET_NS {
             return;
         }
+        let rest = self.left().min(self.frame.saturating_sub(1));
         self.total.0 += std::mem::take(&mut self.charged);
         self.window_began = now;
         let mut bytes = self.size;
@@ -60,7 +69,7 @@ impl Quota {
             };
             bytes = bytes.min(per_ms.saturating_mul(self.ms));
         }
-        self.now = Some(bytes);
+        self.now = Some(bytes.saturating_add(rest));
     }
 
     /// Bytes that are left in this window.
@@ -133,6 +142,20 @@ mod tests {
         assert_eq!(quota.left(), 0);
         quota.renew(SECOND, None);
         assert_eq!(quota.left(), 2);
+    }
+
+    #[test]
+    fn what_is_not_enough_for_a_frame_is_kept() {
+        let mut quota = Quota::new(10, 0);
+        quota.set_frame(25);
+        let mut taken = Vec::new();
+        for second in 0..10 {
+            quota.renew(second * SECOND, None);
+            let frames = quota.left() / 25;
+            quota.charge(frames * 25);
+            taken.push(frames);
+        }
+        assert_eq!(taken, [0, 0, 1, 0, 1, 0, 0, 1, 0, 1]);
     }
 
     #[test]

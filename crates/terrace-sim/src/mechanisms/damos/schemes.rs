@@ -86,6 +86,7 @@ impl Scheme {
         let setup = context.setup();
         let per_frame = 4096 * setup.pages_per_unit * setup.scale;
         let score = self.parameters.goals.then(|| self.goal(context));
+        self.quota.set_frame(per_frame);
         self.quota.renew(context.now_ns(), score);
         let least = self.least_score(regions, samples, per_frame);
         let (mut chosen, mut at) = (Vec::new(), 0);
