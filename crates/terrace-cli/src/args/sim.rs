@@ -165,5 +165,11 @@ fn a_file(name: &str) -> Result<PathBuf, String> {
 }
 
 fn known_policy(name: &str) -> Result<String, String> {
+    let beginning = name.trim_start();
+    if beginning.starts_with('{') || beginning.contains('=') {
+        return Err(
+            "a policy with parameters goes into the scenario, as policy = { base = \"numab2\", … }: here are names alone".into(),
+        );
+    }
     policy::check(name).map(|()| name.to_owned())
 }

@@ -21,8 +21,7 @@ pub struct Range {
     pub most: f64,
 }
 
-/// The order of two policies, of which the first is the faster one on the model as written, or the one that was named
-/// first.
+/// The order of two policies, of which the first is the faster one on the model as written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Order {
     /// The faster policy.
@@ -33,8 +32,20 @@ pub struct Order {
     pub least_ratio: f64,
     /// The same: the most on any model.
     pub most_ratio: f64,
-    /// Names of the models on which the order is not as on the model as written: turned, or within 1 %. If there are none, it holds.
+    /// Names of the models on which the order is not as on the model as written: turned, or within 1 %. If there are none,
+    /// it holds.
     pub depends_on: Vec<String>,
+}
+
+/// Two policies that cannot be told apart on the model as written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Close {
+    /// The two.
+    pub policies: [String; 2],
+    /// Slowdown of the second over that of the first: the least on any model.
+    pub least_ratio: f64,
+    /// The same: the most on any model.
+    pub most_ratio: f64,
 }
 
 /// The sensitivity of a comparison to the model of the machine.
@@ -46,6 +57,8 @@ pub struct Sensitivity {
     pub slowdowns: Vec<Range>,
     /// Each pair of policies that can be told apart on the model as written.
     pub orders: Vec<Order>,
+    /// Each pair of policies within 1 % of each other on the model as written.
+    pub close: Vec<Close>,
 }
 
 impl Sensitivity {
@@ -68,14 +81,20 @@ impl Sensitivity {
             .filter_map(|run| Row::of(run, runs, &models))
             .collect();
         let slowdowns = rows.iter().map(Row::range).collect();
-        let pairs = rows.iter().enumerate().flat_map(|(at, one)| {
-            let others = rows[at + 1..].iter();
-            others.filter_map(|other| one.order(other, &models))
-        });
+        let (mut orders, mut close) = (Vec::new(), Vec::new());
+        for (at, one) in rows.iter().enumerate() {
+            for other in &rows[at + 1..] {
+                match one.order(other, &models) {
+                    Some(order) => orders.push(order),
+                    None => close.push(one.close(other)),
+                }
+            }
+        }
         Some(Self {
-            slowdowns,
-            orders: pairs.collect(),
             models,
+            slowdowns,
+            orders,
+            close,
         })
     }
 
@@ -83,8 +102,8 @@ impl Sensitivity {
     /// model.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
-        let real =
-            |order: &&Order| !policy::is_bound(&order.faster) && !policy::is_bound(&order.slower);
+        let is_real = |name: &String| !policy::is_bound(name);
+        let real = |order: &&Order| is_real(&order.faster) && is_real(&order.slower);
         let (holds, depends): (Vec<&Order>, Vec<&Order>) = self
             .orders
             .iter()
@@ -108,12 +127,28 @@ impl Sensitivity {
                 order.depends_on.join(", ")
             ));
         }
+        for pair in self.close.iter().filter(|c| c.policies.iter().all(is_real)) {
+            let [one, other] = &pair.policies;
+            all.push(format!(
+                "{one} and {other} cannot be told apart as written: {other} is slower by {} to {} over the models",
+                percent(pair.least_ratio),
+                percent(pair.most_ratio)
+            ));
+        }
         all
     }
 }
 
 fn percent(ratio: f64) -> String {
     format!("{:.0} %", (ratio - 1.0) * 100.0)
+}
+
+fn least(all: &[f64]) -> f64 {
+    all.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn most(all: &[f64]) -> f64 {
+    all.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// A policy's slowdown on each model.
@@ -148,8 +183,22 @@ impl<'a> Row<'a> {
         Range {
             policy: self.policy.into(),
             as_written: self.as_written,
-            least: self.all().fold(f64::INFINITY, f64::min),
-            most: self.all().fold(0.0, f64::max),
+            least: least(&self.all().collect::<Vec<_>>()),
+            most: most(&self.all().collect::<Vec<_>>()),
+        }
+    }
+
+    fn ratios(&self, slower: &Self) -> Vec<f64> {
+        let pairs = self.all().zip(slower.all());
+        pairs.map(|(fast, slow)| slow / fast).collect()
+    }
+
+    fn close(&self, other: &Self) -> Close {
+        let ratios = self.ratios(other);
+        Close {
+            policies: [self.policy.into(), other.policy.into()],
+            least_ratio: least(&ratios),
+            most_ratio: most(&ratios),
         }
     }
 
@@ -163,17 +212,13 @@ impl<'a> Row<'a> {
         if slower.as_written / faster.as_written < 1.0 + TELLS {
             return None;
         }
-        let ratios: Vec<f64> = faster
-            .all()
-            .zip(slower.all())
-            .map(|(fast, slow)| slow / fast)
-            .collect();
+        let ratios = faster.ratios(slower);
         let turned = models.iter().zip(&ratios);
         Some(Order {
             faster: faster.policy.into(),
             slower: slower.policy.into(),
-            least_ratio: ratios.iter().copied().fold(f64::INFINITY, f64::min),
-            most_ratio: ratios.iter().copied().fold(0.0, f64::max),
+            least_ratio: least(&ratios),
+            most_ratio: most(&ratios),
             depends_on: turned
                 .filter(|(_, ratio)| **ratio < 1.0 + TELLS)
                 .map(|(model, _)| model.clone())
@@ -236,7 +281,8 @@ mod tests {
             found.sentences(),
             [
                 "vtmm is faster than tpp on every model: by 20 % to 67 %",
-                "nomad and tpp: which is faster depends on the model: seed 2"
+                "nomad and tpp: which is faster depends on the model: seed 2",
+                "vtmm and nomad cannot be told apart as written: nomad is slower by 1 % to 27 % over the models"
             ]
         );
     }

@@ -8,8 +8,8 @@ use crate::host::start::Tables;
 /// Factor between the scale of a scenario and that of its coarser or finer variant.
 const SCALES: u64 = 4;
 
-/// Factors of the load's pace: what a published request rate or a count of instructions leaves open.
-const PACES: [(&str, f64); 2] = [("pace halved", 0.5), ("pace doubled", 2.0)];
+/// Factors of the load's `compute_ns`: what a published request rate or a count of instructions leaves open.
+const PACES: [(&str, f64); 2] = [("compute_ns halved", 0.5), ("compute_ns doubled", 2.0)];
 
 impl Scenario {
     /// This scenario with other seeds, at another scale, and with each part of the machine's model changed that is known
@@ -33,6 +33,11 @@ impl Scenario {
         all.push(("loaded latency of a queue".into(), self.with_queues()));
         all.push(("no cache in front".into(), self.without_cache()));
         all.push(("page tables fast".into(), self.with_tables(Tables::First)));
+        all.push((
+            "slow memory slower by half".into(),
+            self.with_slower_memory(),
+        ));
+        all.push(("half the vCPUs".into(), self.with_half_the_vcpus()));
         for (name, factor) in PACES {
             all.push((name.into(), self.with_paces(factor)));
         }
@@ -71,6 +76,24 @@ impl Scenario {
         let mut model = self.clone();
         for vm in &mut model.vms {
             vm.initial.tables = tables;
+        }
+        model
+    }
+
+    /// This scenario with all tiers but the first slower by half, at idle: devices of a kind differ as much.
+    fn with_slower_memory(&self) -> Self {
+        let mut model = self.clone();
+        for tier in &mut model.machine.tiers[1..] {
+            tier.read_ns *= 1.5;
+            tier.write_ns *= 1.5;
+        }
+        model
+    }
+
+    fn with_half_the_vcpus(&self) -> Self {
+        let mut model = self.clone();
+        for vm in &mut model.vms {
+            vm.vcpus = (vm.vcpus / 2).max(1);
         }
         model
     }

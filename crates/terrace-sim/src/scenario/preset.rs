@@ -115,7 +115,7 @@ impl Preset {
 #[derive(Debug)]
 pub(super) enum RawTier {
     Preset(String),
-    Table(RawTable),
+    Table(Box<RawTable>),
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -156,7 +156,8 @@ impl<'de> Deserialize<'de> for RawTier {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawTier, A::Error> {
-                RawTable::deserialize(MapAccessDeserializer::new(map)).map(RawTier::Table)
+                let table = RawTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(RawTier::Table(Box::new(table)))
             }
         }
         deserializer.deserialize_any(Either)

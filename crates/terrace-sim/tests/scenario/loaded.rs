@@ -43,6 +43,21 @@ fn a_user_writes_his_own_machines_curve() {
 }
 
 #[test]
+fn rows_of_bandwidth_and_latency_become_a_curve() {
+    let rows = "loaded = { measured = [[0, 100], [50, 110], [80, 150], [100, 300]], measured_mixed = [[0, 100], [40, 120], [60, 400]] }";
+    let curve = far(rows).service.expect("measured").curve;
+    let near = |found: &[f64], expected: &[f64]| {
+        let pairs = found.iter().zip(expected);
+        assert!(
+            pairs.clone().all(|(a, b)| (a - b).abs() < 1e-3),
+            "{found:?}"
+        );
+    };
+    near(&curve.reads, &[1.04, 1.08, 1.2333, 1.5, 2.25, 2.625, 3.0]);
+    near(&curve.mixed, &[1.06, 1.12, 1.18, 2.32, 3.16, 3.58, 4.0]);
+}
+
+#[test]
 fn a_queue_is_for_all_tiers() {
     let text = with("line = 64").replace("[machine]", "[machine]\nloaded_latency = \"queue\"");
     let scenario: Scenario = parse(&text).unwrap_or_else(|error| panic!("{error}"));
@@ -64,14 +79,40 @@ fn curves_that_no_machine_can_have_are_refused() {
             ["2 numbers: expected 7", "never fall"],
         ),
         (
-            "loaded = { reads = [1, 1, 1, 1, 1, 1, 0.5] }",
+            "loaded = { reads = [1, 1, 1, 1, 1, 2, 0.5] }",
             "loaded.reads",
-            ["0.5 after 1: expected 7", "from 1 to 1000"],
+            ["0.5, where at least 2 is", "7 ratios from 1 to 40"],
         ),
         (
             "loaded = { mixed = [1, 2, 1.5, 2, 2, 2, 2] }",
             "loaded.mixed",
-            ["1.5 after 2", "0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1"],
+            [
+                "1.5, where at least 2 is",
+                "0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1",
+            ],
+        ),
+        (
+            "loaded = { reads = [93, 97, 104, 120, 142, 190, 240] }",
+            "loaded.reads",
+            [
+                "93, where at least 1 is",
+                "rows of GB/s and ns go into measured",
+            ],
+        ),
+        (
+            "loaded = { measured = [[5, 89], [60, 80], [90, 100]] }",
+            "loaded.measured",
+            ["three or more rows", "latency never falls"],
+        ),
+        (
+            "loaded = { measured = [[5, 89], [60, 100]] }",
+            "loaded.measured",
+            ["three or more rows", "in GB/s and ns"],
+        ),
+        (
+            "loaded = { measured = [[5, 1], [6, 2], [7, 3]], reads = [1, 1, 1, 1, 1, 1, 1] }",
+            "loaded.measured",
+            ["measured and reads stand for each other", "not both"],
         ),
         (
             "loaded = { duplex = 2.5 }",

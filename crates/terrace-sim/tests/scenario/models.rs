@@ -22,8 +22,14 @@ fn each_model_differs_from_the_scenario_in_its_part_alone() {
     let queues = of("loaded latency of a queue");
     assert!(queues.machine.tiers.iter().all(|t| t.service.is_none()));
     assert_eq!(of("page tables fast").vms[0].initial.tables, Tables::First);
+    assert_eq!(of("half the vCPUs").vms[0].vcpus, 4);
+    let slower = of("slow memory slower by half").machine.tiers;
+    assert_eq!((slower[0].read_ns, slower[1].read_ns), (81.0, 465.0));
     let pace = |s: &terrace_sim::Scenario| s.vms[0].workload.pace().compute_ns;
-    assert_eq!(pace(&of("pace halved")) * 4.0, pace(&of("pace doubled")));
+    assert_eq!(
+        pace(&of("compute_ns halved")) * 4.0,
+        pace(&of("compute_ns doubled"))
+    );
     for (name, model) in &models {
         assert_ne!(model, &written, "{name}");
         let mut back = model.clone();

@@ -29,7 +29,7 @@ pub const FIGURE_8: Experiment = Experiment {
             from: "§6.2, §6.4; that the run time is that of all three is our reading",
         },
         Input {
-            what: "the threshold of a load's latency has no place here: every access reaches memory and takes longer \
+            what: "the threshold of a load's latency has no place here: every sampled access reaches memory and takes longer \
                    than 80 cycles, so that all would be sampled",
             from: "docs/machine.md",
         },
