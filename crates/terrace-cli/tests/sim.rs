@@ -270,7 +270,7 @@ fn a_comparison_says_which_orders_hold_on_every_model() {
         assert!(text.contains(&format!("\n{line} ")), "{text}");
     }
     assert!(
-        text.contains("first-touch is faster than interleave on every model: by "),
+        text.contains("first-touch is faster than interleave on all "),
         "{text}"
     );
     let to_file = [&args[..], &["--json", "runs.json"]].concat();

@@ -1,9 +1,12 @@
 //! The sensitivity of a comparison: which orders of policies hold on every model of the machine, and which depend on one.
 
 use serde::Serialize;
-use terrace_sim::{RunResult, policy};
+use terrace_sim::{RunResult, VmResult, policy};
 
 use super::way::slowdown;
+
+/// Rounds below which a policy's figures say little.
+pub const MIN_ROUNDS: u64 = 3;
 
 /// Part by which two policies must differ to be told apart.
 const TELLS: f64 = 0.01;
@@ -59,6 +62,8 @@ pub struct Sensitivity {
     pub orders: Vec<Order>,
     /// Each pair of policies within 1 % of each other on the model as written.
     pub close: Vec<Close>,
+    /// Policies that ended fewer than [`MIN_ROUNDS`] rounds in some run: nothing said of them counts.
+    pub few_rounds: Vec<String>,
 }
 
 impl Sensitivity {
@@ -95,6 +100,7 @@ impl Sensitivity {
             slowdowns,
             orders,
             close,
+            few_rounds: few_rounds(runs),
         })
     }
 
@@ -112,9 +118,10 @@ impl Sensitivity {
         let mut all: Vec<String> = Vec::new();
         for order in holds {
             all.push(format!(
-                "{} is faster than {} on every model: by {} to {}",
+                "{} is faster than {} on all {} models: by {} to {}",
                 order.faster,
                 order.slower,
+                self.models.len() + 1,
                 percent(order.least_ratio),
                 percent(order.most_ratio)
             ));
@@ -135,12 +142,34 @@ impl Sensitivity {
                 percent(pair.most_ratio)
             ));
         }
+        let few: Vec<&str> = self.few_rounds.iter().map(String::as_str).collect();
+        if !few.is_empty() {
+            all.push(format!(
+                "Too few rounds to judge, on one model at least: {}",
+                few.join(", ")
+            ));
+        }
         all
     }
 }
 
 fn percent(ratio: f64) -> String {
     format!("{:.0} %", (ratio - 1.0) * 100.0)
+}
+
+/// The policies that ended too few rounds in some run, each once.
+fn few_rounds(runs: &[&RunResult]) -> Vec<String> {
+    let too_few = |vm: &VmResult| {
+        let unmanaged = vm.guest_policy.is_none() && policy::is_unmanaged(&vm.policy);
+        vm.rounds < MIN_ROUNDS && !unmanaged
+    };
+    let mut found: Vec<String> = Vec::new();
+    for run in runs.iter().filter(|run| run.vms.iter().any(too_few)) {
+        if !found.contains(&run.policy) {
+            found.push(run.policy.clone());
+        }
+    }
+    found
 }
 
 fn least(all: &[f64]) -> f64 {
@@ -229,8 +258,6 @@ impl<'a> Row<'a> {
 
 #[cfg(test)]
 mod tests {
-    use terrace_sim::VmResult;
-
     use super::*;
 
     fn run(policy: &str, model: Option<&str>, slowdown: f64) -> RunResult {
@@ -238,6 +265,8 @@ mod tests {
             policy: policy.into(),
             model: model.map(str::to_owned),
             vms: vec![VmResult {
+                policy: policy.into(),
+                rounds: if policy == "nomad" { 2 } else { 3 },
                 slowdown_vs_all_fast: Some(slowdown),
                 ..VmResult::default()
             }],
@@ -280,9 +309,10 @@ mod tests {
         assert_eq!(
             found.sentences(),
             [
-                "vtmm is faster than tpp on every model: by 20 % to 67 %",
+                "vtmm is faster than tpp on all 2 models: by 20 % to 67 %",
                 "nomad and tpp: which is faster depends on the model: seed 2",
-                "vtmm and nomad cannot be told apart as written: nomad is slower by 1 % to 27 % over the models"
+                "vtmm and nomad cannot be told apart as written: nomad is slower by 1 % to 27 % over the models",
+                "Too few rounds to judge, on one model at least: nomad"
             ]
         );
     }

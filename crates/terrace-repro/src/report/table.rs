@@ -8,7 +8,7 @@ use crate::choice::{choices, money};
 use crate::compare::way;
 
 /// Rounds below which a policy's figures say little.
-const FEW_ROUNDS: u64 = 3;
+const FEW_ROUNDS: u64 = crate::compare::sensitivity::MIN_ROUNDS;
 type Cell = fn(&VmResult) -> String;
 
 /// Columns: head, what it means, cell.

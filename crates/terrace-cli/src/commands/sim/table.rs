@@ -7,7 +7,7 @@ use terrace_sim::{RunResult, VmResult, policy};
 use crate::render;
 
 /// Rounds below which a policy's figures say little.
-const MIN_ROUNDS: u64 = 3;
+const MIN_ROUNDS: u64 = terrace_repro::compare::sensitivity::MIN_ROUNDS;
 
 /// The table: a line about what was simulated, and a row for each VM of each run.
 pub fn text(runs: &[&RunResult]) -> String {
