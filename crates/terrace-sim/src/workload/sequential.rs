@@ -1,4 +1,4 @@
-//! `sequential`: a hot window is swept line by line, and moves on every now and then (vTMM §4.5).
+//! `sequential`: a hot window is swept line by line, by parts, and moves on every now and then (vTMM §4.5).
 
 use serde::Deserialize;
 
@@ -20,6 +20,29 @@ pub(super) struct Sequential {
     write: f64,
     #[serde(default, deserialize_with = "values::optional_time")]
     period: Option<u64>,
+    sweep: Option<Sweep>,
+}
+
+/// The part of the window that each vCPU sweeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Sweep {
+    /// A part of its own, as threads that share an array do.
+    Own,
+    /// All of it, from another place on.
+    Shared,
+}
+
+impl Sweep {
+    /// The part that is usual. Behind a cache, vCPUs that sweep all of it follow each other after the first wait for a
+    /// page, and all but the first of them hit: a program whose threads divide the work shows nothing of that.
+    fn usual(context: &Context) -> Self {
+        if context.is_cached {
+            Self::Own
+        } else {
+            Self::Shared
+        }
+    }
 }
 
 fn all() -> f64 {
@@ -36,11 +59,16 @@ impl Endlessly for Sequential {
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Generator, WorkloadError> {
         let pages = self.pages(context.scale)?;
         let window = part(pages, self.hot) * LINES_PER_PAGE;
+        let (first, end) = slice(window, vcpu, context.vcpus);
+        let sweep = self.sweep.unwrap_or(Sweep::usual(context));
+        // A window of fewer lines than vCPUs has no part for each.
+        let own = (sweep == Sweep::Own && first < end).then_some((first, end));
         Ok(Generator {
             lines: pages * LINES_PER_PAGE,
             window,
             period: self.period,
-            next: slice(window, vcpu, context.vcpus).0 % window,
+            part: own.unwrap_or((0, window)),
+            next: first % window,
             writes: Writes::new(context, vcpu, self.write),
         })
     }
@@ -53,12 +81,14 @@ pub(super) fn slice(items: u64, vcpu: u32, vcpus: u32) -> (u64, u64) {
     (start(vcpu.into()), start(u64::from(vcpu) + 1))
 }
 
-/// The accesses of one vCPU: a sweep over the whole window; vCPUs start at equal distances.
+/// The accesses of one vCPU: a sweep over its part of the window, or over all of it from its part on.
 #[derive(Clone)]
 pub(super) struct Generator {
     lines: u64,
     window: u64,
     period: Option<u64>,
+    /// First place of the part that is swept, and the first one behind it.
+    part: (u64, u64),
     /// The next place in the window.
     next: u64,
     writes: Writes,
@@ -79,8 +109,8 @@ impl Generate for Generator {
             };
             *slot = access(line, self.writes.draw());
             self.next += 1;
-            if self.next == self.window {
-                self.next = 0;
+            if self.next == self.part.1 {
+                self.next = self.part.0;
             }
         }
     }

@@ -131,6 +131,25 @@ fn sequential_sweeps_its_window_and_advances_each_period() {
 }
 
 #[test]
+fn sequential_sweeps_parts_of_its_own_or_all_of_the_window() {
+    let first_and_last = |sweep: &str| -> Vec<(u64, u64)> {
+        let keys = format!(r#"kind = "sequential", size = "64KiB", sweep = "{sweep}""#);
+        let vcpus = sources(&load(&keys), 1, 1, "vm1");
+        vcpus
+            .into_iter()
+            .map(|mut source| {
+                let lines = next(&mut *source, 0, 1024).into_iter();
+                let lines = lines.map(|access| access.page() * 64 + access.line());
+                let lines: BTreeSet<u64> = lines.collect();
+                (*lines.first().unwrap(), *lines.last().unwrap())
+            })
+            .collect()
+    };
+    assert_eq!(first_and_last("own"), [(0, 511), (512, 1023)]);
+    assert_eq!(first_and_last("shared"), [(0, 1023); 2]);
+}
+
+#[test]
 fn gups_hemem_moves_its_hot_section_and_always_writes() {
     let keys = r#"kind = "gups", variant = "hemem", size = "8000KiB", hot = 0.1, move_at = "5s""#;
     let mut source = sources(&load(keys), 1, 1, "vm1").remove(0);
