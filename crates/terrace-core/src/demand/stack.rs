@@ -164,7 +164,7 @@ impl Stack {
         let len = slots.div_ceil(LEAST_SLOTS) * NODE;
         self.bitmap = vec![0; len];
         self.levels.clear();
-        let (mut nodes, mut below) = (0, words);
+        let (mut nodes, mut below) = (0, len);
         while below > 1 {
             below = below.div_ceil(NODE);
             self.levels.push(nodes);
