@@ -17,6 +17,7 @@ mod rest;
 mod restored;
 mod sampled;
 mod stack;
+mod tracked;
 
 pub use ages::Ages;
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
@@ -26,3 +27,4 @@ pub use rest::{DEFAULT_TRACKING_PERCENT, rest_ns};
 pub use restored::{SHORT_DISTANCES, restored};
 pub use sampled::{DEFAULT_SAMPLED_PAGES, Sampled};
 pub use stack::Stack;
+pub use tracked::Tracked;

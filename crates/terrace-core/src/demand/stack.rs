@@ -1,9 +1,10 @@
 //! Mattson's stack: the exact distance of each access.
 //!
 //! Each access takes the next time slot, and one bit says whether a slot is its page's last. The distance is the
-//! number of set bits after the slot of the page's access before. Bits are counted in a tree: a word has 64 slots, a
-//! node counts 16 words or nodes in one cache line. A Fenwick tree of the same slots costs about twice as much: it
-//! touches a line per bit of the slot's number. Slots that run out are numbered anew, without the unset ones.
+//! number of bits set after the slot of the page's access before: all pages, less the bits up to there. Bits are counted
+//! in a tree: a word has 64 slots, a node counts 16 words or nodes in one cache line. A Fenwick tree of the same slots
+//! costs about twice as much: it touches a line per bit of the slot's number. The word that is being filled is counted
+//! when it is full. Slots that run out are numbered anew, without the unset ones.
 
 use super::numbers::PageNumbers;
 
@@ -14,8 +15,39 @@ const NODE_BITS: u32 = 4;
 const NODE: usize = 1 << NODE_BITS;
 /// Slots of the smallest tree: one node.
 const LEAST_SLOTS: usize = 1 << (WORD_BITS + NODE_BITS);
-/// Slots per page after numbering anew: so three accesses per page pay for each of its numberings.
-const SLOTS_PER_PAGE: usize = 4;
+/// Slots per page after numbering anew: one access per page pays for each of its numberings. Twice as many slots would
+/// need a level of counters more.
+const SLOTS_PER_PAGE: usize = 2;
+
+/// For each counter of a node, a mask of those before it, and a 1 in its own place. With these all counters of a line
+/// are read and written alike, as vectors: no branch is guessed, and no read of a line waits for a write of a part of it.
+static BELOW: [[u32; NODE]; NODE] = table(true);
+static SELF: [[u32; NODE]; NODE] = table(false);
+
+const fn table(below: bool) -> [[u32; NODE]; NODE] {
+    let mut table = [[0; NODE]; NODE];
+    let mut within = 0;
+    while within < NODE {
+        if !below {
+            table[within][within] = 1;
+        }
+        let mut place = 0;
+        while below && place < within {
+            table[within][place] = u32::MAX;
+            place += 1;
+        }
+        within += 1;
+    }
+    table
+}
+
+fn masked_sum(counts: &[u32; NODE], mask: &[u32; NODE]) -> u32 {
+    counts
+        .iter()
+        .zip(mask)
+        .map(|(count, mask)| count & mask)
+        .sum()
+}
 
 /// A node's counters, in a cache line of their own.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +66,8 @@ pub struct Stack {
     /// First node of each level.
     levels: Vec<usize>,
     next_slot: u32,
+    /// Number of set bits: of pages.
+    set: u32,
     /// Page of the last access: a page again at once needs no search.
     top: Option<u32>,
 }
@@ -54,6 +88,7 @@ impl Stack {
             nodes: Vec::new(),
             levels: Vec::new(),
             next_slot: 0,
+            set: 0,
             top: None,
         };
         stack.resize(LEAST_SLOTS);
@@ -69,11 +104,10 @@ impl Stack {
         if self.next_slot as usize == self.slots() {
             self.renumber();
         }
-        let slot = self.next_slot;
-        self.next_slot += 1;
-        let before = self.last.replace(page, slot);
+        let before = self.last.replace(page, self.next_slot);
         let distance = before.map(|before| self.take(before));
-        self.mark(slot);
+        self.set += u32::from(before.is_none());
+        self.mark();
         self.top = Some(page);
         distance
     }
@@ -82,6 +116,7 @@ impl Stack {
     pub fn forget(&mut self, page: u32) {
         if let Some(slot) = self.last.remove(page) {
             self.take(slot);
+            self.set -= 1;
         }
         if self.top == Some(page) {
             self.top = None;
@@ -112,28 +147,36 @@ impl Stack {
         let mut index = (slot >> WORD_BITS) as usize;
         let bit = slot % u64::BITS;
         let word = &mut self.bitmap[index];
-        let mut after = (*word >> bit >> 1).count_ones();
+        let mut up_to = (*word << (u64::BITS - 1 - bit)).count_ones();
         *word &= !(1 << bit);
+        if index == (self.next_slot >> WORD_BITS) as usize {
+            // Not counted yet, and all others lie before it.
+            return (*word >> bit >> 1).count_ones();
+        }
         for start in &self.levels {
             let within = index % NODE;
             index >>= NODE_BITS;
             let counts = &mut self.nodes[start + index].0;
-            // All counters under a mask: a loop of fixed length has no branch to guess and becomes vector code.
-            for (place, count) in counts.iter().enumerate() {
-                after += if place > within { *count } else { 0 };
+            up_to += masked_sum(counts, &BELOW[within]);
+            for (count, one) in counts.iter_mut().zip(&SELF[within]) {
+                *count -= one;
             }
-            counts[within] -= 1;
         }
-        after
+        self.set - up_to
     }
 
-    fn mark(&mut self, slot: u32) {
-        let mut index = (slot >> WORD_BITS) as usize;
-        self.bitmap[index] |= 1 << (slot % u64::BITS);
-        for start in &self.levels {
-            let within = index % NODE;
-            index >>= NODE_BITS;
-            self.nodes[start + index].0[within] += 1;
+    /// Sets the next slot; counts its word if that is full.
+    fn mark(&mut self) {
+        let mut index = (self.next_slot >> WORD_BITS) as usize;
+        self.bitmap[index] |= 1 << (self.next_slot % u64::BITS);
+        self.next_slot += 1;
+        if self.next_slot % u64::BITS == 0 {
+            let set = self.bitmap[index].count_ones();
+            for start in &self.levels {
+                let within = index % NODE;
+                index >>= NODE_BITS;
+                self.nodes[start + index].0[within] += set;
+            }
         }
     }
 
@@ -153,16 +196,14 @@ impl Stack {
         });
         drop(bitmap);
         self.resize((set as usize * SLOTS_PER_PAGE).max(LEAST_SLOTS));
-        for slot in 0..set {
-            self.mark(slot);
-        }
-        self.next_slot = set;
+        (0..set).for_each(|_| self.mark());
     }
 
     /// Makes room for at least so many slots, none of them set.
     fn resize(&mut self, slots: usize) {
         let len = slots.div_ceil(LEAST_SLOTS) * NODE;
         self.bitmap = vec![0; len];
+        self.next_slot = 0;
         self.levels.clear();
         let (mut nodes, mut below) = (0, len);
         while below > 1 {
