@@ -10,6 +10,7 @@
 
 mod ages;
 mod curve;
+mod difference;
 mod distances;
 mod hot_set;
 mod numbers;
@@ -21,6 +22,7 @@ mod tracked;
 
 pub use ages::Ages;
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
+pub use difference::Difference;
 pub use distances::Distances;
 pub use hot_set::{Dynamic, HotSet, PAPER_HOT_SET};
 pub use rest::{DEFAULT_TRACKING_PERCENT, rest_ns};

@@ -19,9 +19,17 @@ pub fn restored(tracked: &Distances, accesses: u64, hot_set: u32) -> Option<Dist
     let filtered = accesses.saturating_sub(tracked.total());
     let short = u128::from(filtered) * SHORT_PER_MILLE / 1000;
     let short = u64::try_from(short).unwrap_or(filtered);
+    // No distance is as long as there are pages.
+    let pages = u32::try_from(tracked.cold()).unwrap_or(u32::MAX).max(1);
     let mut all = tracked.clone();
-    spread(&mut all, 0, SHORT_DISTANCES, short);
-    spread(&mut all, SHORT_DISTANCES, hot_set, filtered - short);
+    let short_end = SHORT_DISTANCES.min(pages);
+    spread(&mut all, 0, short_end, short);
+    spread(
+        &mut all,
+        (pages - 1).min(SHORT_DISTANCES),
+        hot_set.min(pages),
+        filtered - short,
+    );
     Some(all)
 }
 
@@ -54,6 +62,14 @@ mod tests {
         assert_eq!((all.count(0), all.count(19)), (49_950, 49_950));
         assert_eq!((all.count(20), all.count(249), all.count(250)), (5, 4, 0));
         assert_eq!((all.count(260), all.cold()), (700, 300));
+    }
+
+    #[test]
+    fn no_distance_is_as_long_as_there_are_pages() {
+        let mut few = Distances::new();
+        (0..7).for_each(|_| few.add(None));
+        let all = restored(&few, 70_007, 250).unwrap();
+        assert_eq!((all.total(), all.longest()), (70_007, Some(6)));
     }
 
     #[test]

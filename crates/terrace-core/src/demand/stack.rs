@@ -170,7 +170,7 @@ impl Stack {
         let mut index = (self.next_slot >> WORD_BITS) as usize;
         self.bitmap[index] |= 1 << (self.next_slot % u64::BITS);
         self.next_slot += 1;
-        if self.next_slot % u64::BITS == 0 {
+        if self.next_slot.is_multiple_of(u64::BITS) {
             let set = self.bitmap[index].count_ones();
             for start in &self.levels {
                 let within = index % NODE;
