@@ -2,12 +2,27 @@
 //! too large to be committed: `TERRACE_TRACES` names their folder. Without that the test is listed as ignored, with
 //! the reason; it is never counted as passed.
 
+#[path = "demand/bounds.rs"]
+#[allow(dead_code)] // The bounds of loads.
+mod bounds;
+
 use std::path::Path;
 use std::process::ExitCode;
 
+use bounds::Accesses;
+use terrace_proto::PAGE_SIZE;
 use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally};
 
-const NAME: &str = "the_whole_traces_hold_what_their_recording_stated";
+/// A test on a folder with the whole traces.
+type Test = fn(&Path);
+
+const TESTS: [(&str, Test); 2] = [
+    (
+        "the_whole_traces_hold_what_their_recording_stated",
+        statements,
+    ),
+    ("the_whole_traces_curves_are_near_the_exact_ones", curves),
+];
 const FOLDER: &str = "TERRACE_TRACES";
 
 /// The stated figures of a trace: shares in per cent with one decimal.
@@ -83,22 +98,41 @@ const STATED: [Stated; 4] = [
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.iter().any(|word| word == "--list") {
-        println!("{NAME}: test");
+        for (name, _) in TESTS {
+            println!("{name}: test");
+        }
         return ExitCode::SUCCESS;
     }
-    let filtered = |word: &String| !word.starts_with('-') && !NAME.contains(word.as_str());
-    if args.iter().any(filtered) {
-        return ExitCode::SUCCESS;
-    }
-    let Some(folder) = std::env::var_os(FOLDER) else {
-        println!("test {NAME} ... ignored, {FOLDER} names no folder with the whole traces");
-        return ExitCode::SUCCESS;
+    let filtered = |name: &str| {
+        args.iter()
+            .any(|word| !word.starts_with('-') && !name.contains(word.as_str()))
     };
-    for stated in &STATED {
-        compare(stated, &summary(folder.as_ref(), stated.name));
+    for (name, test) in TESTS.iter().filter(|(name, _)| !filtered(name)) {
+        let Some(folder) = std::env::var_os(FOLDER) else {
+            println!("test {name} ... ignored, {FOLDER} names no folder with the whole traces");
+            continue;
+        };
+        test(folder.as_ref());
+        println!("test {name} ... ok");
     }
-    println!("test {NAME} ... ok");
     ExitCode::SUCCESS
+}
+
+fn statements(folder: &Path) {
+    for stated in &STATED {
+        compare(stated, &summary(folder, stated.name));
+    }
+}
+
+/// The curves of the whole traces keep what those of the cuts keep (`tests/demand/`).
+fn curves(folder: &Path) {
+    for Stated { name, .. } in &STATED {
+        let file = folder.join(format!("{name}.trace.zst"));
+        let accesses = Accesses::read(&file, name, PAGE_SIZE);
+        bounds::restored(&accesses, accesses.footprint / 20);
+        bounds::sampled(&accesses, bounds::OF_PROGRAMS);
+        bounds::ages(&accesses, 50_000);
+    }
 }
 
 fn summary(folder: &Path, name: &str) -> Summary {

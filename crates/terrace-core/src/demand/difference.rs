@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(strict.mean_ppb, 36_000_000);
         assert_eq!(of(104, 5).worst_ppb, 0);
         assert_eq!(of(96, 5).worst_ppb, 0);
-        assert_eq!(of(110, 5).worst_pages, 106);
+        assert_eq!(of(110, 5).worst_pages, 105);
     }
 }
