@@ -37,30 +37,37 @@ impl Ages {
         Self::default()
     }
 
-    /// Ends a window: the pages found accessed in it, each once.
+    /// Ends a window: the pages found accessed in it, each once. A page named twice counts once.
     pub fn scan(&mut self, pages: &[u32]) {
         let window = self.oldest + self.found.len() as u64;
-        let after = self.younger();
-        // Pages of this window that were found before: half of them lie above a page that comes back.
-        let again = pages.iter().filter(|page| self.window_of(**page).is_some());
-        let here = saturated(again.count());
         let before = self.found.clone();
-        let mut now = 0;
+        let mut again = VecDeque::from(vec![0; self.found.len()]);
+        for held in pages.iter().filter_map(|page| self.window_of(*page)) {
+            again[held] += 1;
+        }
+        let (after, again) = (younger(&before), younger(&again));
+        let now = saturated(pages.len());
+        let mut different = 0;
         for page in pages {
             let at = *page as usize;
             if at >= self.last.len() {
                 self.last.resize(at + 1, NEVER);
             }
+            if self.last[at] == window {
+                continue;
+            }
+            different += 1;
             let distance = self.window_of(*page).map(|held| {
                 self.found[held] -= 1;
-                after[held] + (before[held] + here) / 2
+                // The others of both windows; those of this one that were found in between are counted there.
+                let unseen = (before[held] - 1) + (now - again[held] - 1);
+                after[held] + unseen / 2
             });
             self.distances.add(distance);
             self.last[at] = window;
-            now += 1;
         }
-        self.footprint = self.footprint.max(now);
-        self.found.push_back(now);
+        self.footprint = self.footprint.max(different);
+        self.found.push_back(different);
         if self.found.len() > MOST_WINDOWS
             && let Some(oldest) = self.found.pop_front()
         {
@@ -103,19 +110,69 @@ impl Ages {
         let place = last.saturating_sub(self.oldest);
         (last != NEVER).then(|| usize::try_from(place).unwrap_or(0))
     }
+}
 
-    /// For each window, the number of pages last found in younger ones.
-    fn younger(&self) -> Vec<u32> {
-        let mut younger = vec![0; self.found.len()];
-        let mut sum = 0;
-        for (place, found) in self.found.iter().enumerate().rev() {
-            younger[place] = sum;
-            sum += found;
-        }
-        younger
+/// For each window, the sum of the younger ones.
+fn younger(windows: &VecDeque<u32>) -> Vec<u32> {
+    let mut younger = vec![0; windows.len()];
+    let mut sum = 0;
+    for (place, pages) in windows.iter().enumerate().rev() {
+        younger[place] = sum;
+        sum += pages;
     }
+    younger
 }
 
 fn saturated(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_lies_under_those_found_since() {
+        let mut ages = Ages::new();
+        ages.scan(&[0]);
+        ages.scan(&[1, 2, 3]);
+        ages.scan(&[4, 1]);
+        assert_eq!(ages.pages(), 5);
+        ages.scan(&[0]);
+        let curve = ages.curve(4096, 1000, 0);
+        // Page 1 was found in the window before: half of the three others of both windows, rounded down. Page 0 lies
+        // under all four others.
+        let misses = [1, 2, 3, 4, 5, 6].map(|pages| curve.misses(pages));
+        assert_eq!(misses, [7, 6, 6, 6, 5, 5]);
+        assert_eq!((curve.resolution_pages, curve.accesses), (3, 1000));
+    }
+
+    #[test]
+    fn a_page_named_twice_counts_once() {
+        let (mut once, mut twice) = (Ages::new(), Ages::new());
+        for window in [[0, 1], [2, 3], [4, 5], [0, 2]] {
+            once.scan(&window);
+            twice.scan(&[window, window].concat());
+        }
+        assert_eq!(once.pages(), twice.pages());
+        assert_eq!(once.found, twice.found);
+        assert_eq!(once.footprint, twice.footprint);
+    }
+
+    #[test]
+    fn the_oldest_windows_are_one() {
+        let mut ages = Ages::new();
+        ages.scan(&[0, 1]);
+        for window in 0..=MOST_WINDOWS {
+            ages.scan(&[2 + u32::try_from(window % 5).unwrap()]);
+        }
+        assert_eq!(ages.found.len(), MOST_WINDOWS);
+        ages.scan(&[1]);
+        assert_eq!(ages.found.iter().sum::<u32>(), 7, "a page is in one window");
+        assert_eq!(
+            ages.curve(4096, 0, 0).misses(5),
+            8,
+            "page 1 lay under five pages"
+        );
+    }
 }
