@@ -130,7 +130,7 @@ fn a_comparison_has_three_curves_in_text_json_and_picture() {
 }
 
 #[test]
-fn a_sample_of_few_pages_is_exact_and_a_small_hot_set_is_not_restored() {
+fn few_pages_are_all_sampled_and_a_small_hot_set_not_restored() {
     let ratio = |found: &serde_json::Value, pages: u64| {
         let points = found["points"].as_array().expect("points").iter();
         let point = points.rev().find(|p| p["pages"].as_u64() <= Some(pages));

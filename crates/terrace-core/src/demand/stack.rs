@@ -196,7 +196,30 @@ impl Stack {
         });
         drop(bitmap);
         self.resize((set as usize * SLOTS_PER_PAGE).max(LEAST_SLOTS));
-        (0..set).for_each(|_| self.mark());
+        self.fill(set);
+    }
+
+    /// Sets the first slots of an empty tree.
+    fn fill(&mut self, set: u32) {
+        let (full, rest) = ((set >> WORD_BITS) as usize, set % u64::BITS);
+        self.bitmap[..full].fill(u64::MAX);
+        if rest > 0 {
+            self.bitmap[full] = (1 << rest) - 1;
+        }
+        self.next_slot = set;
+        let mut width = u64::BITS;
+        for start in &self.levels {
+            // The word that is being filled is not counted.
+            let mut left = set - rest;
+            for count in self.nodes[*start..].iter_mut().flat_map(|node| &mut node.0) {
+                if left == 0 {
+                    break;
+                }
+                *count = width.min(left);
+                left -= *count;
+            }
+            width = width.saturating_mul(NODE as u32);
+        }
     }
 
     /// Makes room for at least so many slots, none of them set.
