@@ -14,17 +14,17 @@ use super::{Curve, CurveSource, Distances, Observed};
 /// oldest.
 const MOST_WINDOWS: usize = 4096;
 /// The window of a page that was never found.
-const NEVER: u64 = u64::MAX;
+const NEVER: u32 = u32::MAX;
 
 /// The age of each page, and a histogram of distances made of them.
 #[derive(Clone, Debug, Default)]
 pub struct Ages {
     /// The window in which a page was found last.
-    last: Vec<u64>,
+    last: Vec<u32>,
     /// Pages last found in each window, the oldest first.
     found: VecDeque<u32>,
     /// The number of the first window in `found`.
-    oldest: u64,
+    oldest: u32,
     distances: Distances,
     /// Pages of the largest window.
     footprint: u32,
@@ -39,7 +39,12 @@ impl Ages {
 
     /// Ends a window: the pages found accessed in it, each once. A page named twice counts once.
     pub fn scan(&mut self, pages: &[u32]) {
-        let window = self.oldest + self.found.len() as u64;
+        let mut window = self.oldest.saturating_add(saturated(self.found.len()));
+        if window == NEVER {
+            // 13 years of ten windows a second: pages are as if never found, once.
+            *self = Self::new();
+            window = 0;
+        }
         let before = self.found.clone();
         let mut again = VecDeque::from(vec![0; self.found.len()]);
         for held in pages.iter().filter_map(|page| self.window_of(*page)) {
@@ -99,7 +104,7 @@ impl Ages {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.last.capacity() * size_of::<u64>()
+        self.last.capacity() * size_of::<u32>()
             + self.found.capacity() * size_of::<u32>()
             + self.distances.heap_bytes()
     }
@@ -108,7 +113,7 @@ impl Ages {
     fn window_of(&self, page: u32) -> Option<usize> {
         let last = *self.last.get(page as usize)?;
         let place = last.saturating_sub(self.oldest);
-        (last != NEVER).then(|| usize::try_from(place).unwrap_or(0))
+        (last != NEVER).then_some(place as usize)
     }
 }
 

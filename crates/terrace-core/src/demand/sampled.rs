@@ -233,6 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn a_hot_page_in_the_sample_or_not_changes_no_large_size() {
+        let curve = |seed| {
+            let mut sampled = Sampled::new(256, seed);
+            for access in 0..200_000 {
+                // Half of the accesses are to one page, the others sweep over 2,048.
+                sampled.access(if access % 2 == 0 {
+                    9_999
+                } else {
+                    access / 2 % 2_048
+                });
+            }
+            (
+                sampled.stack.clone().access(9_999).is_some(),
+                sampled.curve(4096, 0),
+            )
+        };
+        let curves: Vec<_> = (0..60).map(curve).collect();
+        let hot = curves.iter().filter(|(hot, _)| *hot).count();
+        assert!((1..60).contains(&hot), "{hot} samples have the hot page");
+        for (hot, curve) in curves {
+            let percent = curve.miss_ratio_ppb(1_024) / 10_000_000;
+            assert!(
+                (40..=60).contains(&percent),
+                "{percent} % with the hot page: {hot}"
+            );
+            assert_eq!((curve.misses(0), curve.accesses), (200_000, 200_000));
+        }
+    }
+
+    #[test]
     fn memory_does_not_grow_with_the_pages() {
         let mut sampled = Sampled::new(256, 7);
         for page in 0..1_000_000 {
