@@ -218,7 +218,7 @@ impl Stack {
                 *count = width.min(left);
                 left -= *count;
             }
-            width = width.saturating_mul(NODE as u32);
+            width = width.saturating_mul(1 << NODE_BITS);
         }
     }
 
