@@ -50,6 +50,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(command) => commands::sim::run(&command),
+        Command::Mrc(args) => commands::mrc::run(&args),
         Command::Trace(command) => commands::trace::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()

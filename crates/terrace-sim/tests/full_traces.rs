@@ -1,13 +1,25 @@
-//! The whole traces, of which `tests/traces/` has cuts, against the figures stated when they were recorded. They are
+//! The whole traces, of which `tests/traces/` has cuts, against the figures stated when they were recorded, and their
+//! miss-ratio curves against the exact ones. They are
 //! too large to be committed: `TERRACE_TRACES` names their folder. Without that the test is listed as ignored, with
 //! the reason; it is never counted as passed.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally};
+use terrace_core::demand::{Curve, CurveSource, DEFAULT_SAMPLED_PAGES, Difference};
+use terrace_proto::PAGE_SIZE;
+use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally, TraceDemand, Wanted};
 
-const NAME: &str = "the_whole_traces_hold_what_their_recording_stated";
+/// A test on a folder with the whole traces.
+type Test = fn(&Path);
+
+const TESTS: [(&str, Test); 2] = [
+    (
+        "the_whole_traces_hold_what_their_recording_stated",
+        statements,
+    ),
+    ("the_whole_traces_curves_are_near_the_exact_ones", curves),
+];
 const FOLDER: &str = "TERRACE_TRACES";
 
 /// The stated figures of a trace: shares in per cent with one decimal.
@@ -83,22 +95,78 @@ const STATED: [Stated; 4] = [
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.iter().any(|word| word == "--list") {
-        println!("{NAME}: test");
+        for (name, _) in TESTS {
+            println!("{name}: test");
+        }
         return ExitCode::SUCCESS;
     }
-    let filtered = |word: &String| !word.starts_with('-') && !NAME.contains(word.as_str());
-    if args.iter().any(filtered) {
-        return ExitCode::SUCCESS;
-    }
-    let Some(folder) = std::env::var_os(FOLDER) else {
-        println!("test {NAME} ... ignored, {FOLDER} names no folder with the whole traces");
-        return ExitCode::SUCCESS;
+    let filtered = |name: &str| {
+        args.iter()
+            .any(|word| !word.starts_with('-') && !name.contains(word.as_str()))
     };
-    for stated in &STATED {
-        compare(stated, &summary(folder.as_ref(), stated.name));
+    for (name, test) in TESTS.iter().filter(|(name, _)| !filtered(name)) {
+        let Some(folder) = std::env::var_os(FOLDER) else {
+            println!("test {name} ... ignored, {FOLDER} names no folder with the whole traces");
+            continue;
+        };
+        test(folder.as_ref());
+        println!("test {name} ... ok");
     }
-    println!("test {NAME} ... ok");
     ExitCode::SUCCESS
+}
+
+fn statements(folder: &Path) {
+    for stated in &STATED {
+        compare(stated, &summary(folder, stated.name));
+    }
+}
+
+/// Restored behind a hot set of 5 % of the touched pages: within 2 points from twice that on. Sampled, for ten choices of
+/// pages, from 5 % of the touched pages on: within 1 point in the mean, and 2 with 5 % of the size to either side.
+fn curves(folder: &Path) {
+    /// Points of a hundred, in parts of a billion.
+    const POINT: u64 = 10_000_000;
+    for stated in &STATED {
+        let name = stated.name;
+        let touched = u32::try_from(stated.touched_pages).expect("few pages");
+        let (exact, others) = all_curves(folder, stated);
+        for curve in others {
+            let is_sampled = curve.source == CurveSource::Sampled;
+            let from = if is_sampled {
+                touched / 20
+            } else {
+                touched / 20 * 2
+            };
+            let off = Difference::between(&exact, &curve, from..=touched, 0);
+            let moved = Difference::between(&exact, &curve, from..=touched, 5);
+            println!("{name}: {} {off:?}", curve.source.name());
+            assert!(off.sizes >= 20 && off.mean_ppb <= POINT, "{name}: {off:?}");
+            let worst = if is_sampled { moved } else { off };
+            assert!(worst.worst_ppb <= 2 * POINT, "{name}: {worst:?}");
+        }
+    }
+}
+
+/// The exact curve, the restored one and ten sampled ones.
+fn all_curves(folder: &Path, stated: &Stated) -> (Curve, Vec<Curve>) {
+    let file = folder.join(format!("{}.trace.zst", stated.name));
+    let hot_set = u32::try_from(stated.touched_pages / 20).expect("few pages");
+    let wanted = |seed| Wanted {
+        exact: seed == 0,
+        hot_set: (seed == 0).then_some(hot_set),
+        sampled: Some((DEFAULT_SAMPLED_PAGES, seed)),
+    };
+    let new = |seed| TraceDemand::new(file.clone(), PAGE_SIZE, wanted(seed));
+    let mut demands: Vec<TraceDemand> = (0..10).map(new).collect();
+    let mut reader = Reader::open(&file, None, OnBroken::Stop).expect("a trace");
+    while let Some(record) = reader.next_record().expect("a record") {
+        for demand in &mut demands {
+            demand.add(&record).expect("room");
+        }
+    }
+    let mut curves: Vec<Curve> = demands.iter().flat_map(TraceDemand::curves).collect();
+    assert_eq!(curves.len(), 12);
+    (curves.remove(0), curves)
 }
 
 fn summary(folder: &Path, name: &str) -> Summary {

@@ -85,6 +85,13 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
         &["terrace trace convert redis.trace.zst redis.oracle --to oraclegeneral"],
     ),
     (
+        &["mrc"],
+        &[
+            "terrace mrc tests/traces/redis.trace.zst",
+            "terrace mrc tests/traces/sort.trace.zst --compare --svg sort.svg",
+        ],
+    ),
+    (
         &["completions"],
         &["terrace completions bash > /etc/bash_completion.d/terrace"],
     ),

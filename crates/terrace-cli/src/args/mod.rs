@@ -1,6 +1,7 @@
 //! The command line.
 
 mod examples;
+pub mod mrc;
 pub mod sim;
 pub mod trace;
 
@@ -150,6 +151,8 @@ pub enum Command {
     /// Inspect and convert recorded memory traces of programs; needs no daemon.
     #[command(subcommand)]
     Trace(trace::Trace),
+    /// Draw the miss-ratio curve of a trace: the misses of each size of memory; needs no daemon.
+    Mrc(mrc::Mrc),
     /// Print a shell completion script.
     Completions {
         /// The shell.

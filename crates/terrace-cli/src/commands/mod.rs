@@ -9,6 +9,7 @@ mod events;
 mod explain;
 pub mod man;
 mod map;
+pub mod mrc;
 mod neighbours;
 mod plan;
 pub mod provisioning;
@@ -55,6 +56,7 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         | Command::Config(_)
         | Command::Demo(_)
         | Command::Man { .. }
+        | Command::Mrc(_)
         | Command::Sim(_)
         | Command::Trace(_) => unreachable!("runs without the daemon"),
     }

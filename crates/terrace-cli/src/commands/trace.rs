@@ -32,7 +32,11 @@ impl Input {
     }
 
     /// Calls `each` for every record, with progress on standard error. Returns the reader at its end.
-    fn each(&self, what: &str, mut each: impl FnMut(&Record) -> Result<bool>) -> Result<Reader> {
+    pub(super) fn each(
+        &self,
+        what: &str,
+        mut each: impl FnMut(&Record) -> Result<bool>,
+    ) -> Result<Reader> {
         const BETWEEN: u64 = 1 << 20;
         let mut reader = self.open()?;
         let shown = std::io::stderr().is_terminal();

@@ -1,15 +1,16 @@
 //! Recorded accesses of real programs: reading, analysing, loading and converting them.
 //!
 //! Responsible for: the formats that are read ([`Reader`], one record at a time in bounded memory), the processor's
-//! cache in front ([`Cache`]), the statistics of a trace ([`Tally`]), its compact form in a run ([`TraceSpec`],
-//! [`Loaded`]) and the formats that are written ([`Writer`]). It leaves to others: the cost of an access, miss-ratio
-//! curves, and the command line.
+//! cache in front ([`Cache`]), the statistics of a trace ([`Tally`]), its miss-ratio curves ([`TraceDemand`]), its compact
+//! form in a run ([`TraceSpec`], [`Loaded`]) and the formats that are written ([`Writer`]). It leaves to others: the cost
+//! of an access, how a curve is made, and the command line.
 //!
 //! Traces are untrusted: a record that cannot be read is an error that names its location, or is skipped and counted
 //! if that is asked for ([`OnBroken`]).
 
 mod cache;
 mod copies;
+mod demand;
 mod error;
 mod footprint;
 mod input;
@@ -29,6 +30,7 @@ mod write;
 use serde::{Deserialize, Serialize};
 
 pub use cache::{Cache, CacheSizeError};
+pub use demand::{TraceDemand, Wanted};
 pub use error::TraceError;
 pub use footprint::MAX_REGIONS;
 pub use load::{Loaded, MAX_ACCESSES, TraceSpec, load};
