@@ -183,6 +183,8 @@ impl Record {
                 Event::OrderOutcome(e) => body(EVENT + 16, e),
                 Event::OrderWithdrawal(e) => body(EVENT + 17, e),
                 Event::ProviderChanged(e) => body(EVENT + 18, e),
+                Event::Faulted(e) => body(EVENT + 19, e),
+                Event::Statistics(e) => body(EVENT + 20, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -193,6 +195,8 @@ impl Record {
                 Action::Withdraw(provider, order) => body(ACTION + 5, &(provider, order)),
                 Action::Answer(a) => body(ACTION + 6, a),
                 Action::LetGo(a) => body(ACTION + 7, a),
+                Action::Protect(a) => body(ACTION + 8, a),
+                Action::Unprotect(a) => body(ACTION + 9, a),
             },
             Self::Ranges(record) => record.encode(),
         }
@@ -206,7 +210,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 18;
+        const EVENT_LAST: u16 = EVENT + 20;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -228,7 +232,9 @@ impl Record {
                 15 => of(b, |e| Self::Event(Event::SizesWanted(e))),
                 16 => of(b, |e| Self::Event(Event::OrderOutcome(e))),
                 17 => of(b, |e| Self::Event(Event::OrderWithdrawal(e))),
-                _ => of(b, |e| Self::Event(Event::ProviderChanged(e))),
+                18 => of(b, |e| Self::Event(Event::ProviderChanged(e))),
+                19 => of(b, |e| Self::Event(Event::Faulted(e))),
+                _ => of(b, |e| Self::Event(Event::Statistics(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -238,6 +244,8 @@ impl Record {
             0x205 => of(b, |(p, o)| Self::Action(Action::Withdraw(p, o))),
             0x206 => of(b, |a| Self::Action(Action::Answer(a))),
             0x207 => of(b, |a| Self::Action(Action::LetGo(a))),
+            0x208 => of(b, |a| Self::Action(Action::Protect(a))),
+            0x209 => of(b, |a| Self::Action(Action::Unprotect(a))),
             _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }

@@ -174,6 +174,7 @@ impl Engine {
             Event::OrderOutcome(outcome) => self.provision.outcome(now, &outcome),
             Event::OrderWithdrawal(withdrawal) => self.provision.withdrawn(now, withdrawal),
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
+            Event::Faulted(_) | Event::Statistics(_) => {}
         }
         self.provision.advance(now);
         // The changes of an event count for the moves that it lets continue.

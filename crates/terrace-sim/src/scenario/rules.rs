@@ -95,6 +95,12 @@ impl Scenario {
                     format!("{name} cannot be simulated with swap or a balloon: leave them out");
                 return Err(Fault::new(path, what));
             }
+            if vm.workload.frees_memory() {
+                let what = format!(
+                    "{name} cannot be simulated with programs that free their memory: set fresh = false in the load"
+                );
+                return Err(Fault::new(path, what));
+            }
             self.check_needs(vm, &path)?;
             self.check_splits(vm, &format!("vm[{i}].workload"))?;
         }
@@ -203,6 +209,10 @@ impl Scenario {
             }
             if !vm.shortage.is_none() {
                 let what = "memory-mode cannot be simulated with swap or a balloon: leave them out";
+                return Err(Fault::new(format!("vm[{i}].policy"), what));
+            }
+            if vm.workload.frees_memory() {
+                let what = "memory-mode cannot be simulated with programs that free their memory: set fresh = false in the load";
                 return Err(Fault::new(format!("vm[{i}].policy"), what));
             }
             let path = format!("vm[{i}].workload");

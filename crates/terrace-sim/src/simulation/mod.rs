@@ -6,6 +6,7 @@
 //! 64th of a second.
 
 mod clock;
+mod demand;
 mod machine;
 mod recorder;
 pub mod result;
@@ -84,6 +85,8 @@ pub struct Simulation {
     recorder: Recorder,
     /// The time of the next report of free memory to the engine, ns of the full-size machine.
     memory_at: u64,
+    /// The time of the next report of VMs' statistics to the engine, ns of the full-size machine.
+    statistics_at: u64,
     /// Number of rounds that each VM had ended at the last sample.
     rounds: Vec<u64>,
     /// Most bytes of state seen: of the engine, and in all.
@@ -172,6 +175,9 @@ impl Simulation {
     /// Sends the engine an event, and starts the actions that it decides.
     fn hear(&mut self, event: Event) {
         for action in self.session.hear(self.now(), event) {
+            if self.act_on_permissions(&action) {
+                continue;
+            }
             if let Some(came) = self.act_on_sizes(&action) {
                 self.hear(came);
                 continue;
@@ -208,7 +214,7 @@ impl Simulation {
         free = self.machine.free(&self.vms);
         let mut traffic = [Traffic::default(); TIERS];
         let mut memory = self.machine.memory(&mut traffic, &mut free);
-        let events = self
+        let mut events = self
             .management
             .run_quantum(end, quantum, &mut self.vms, &mut memory);
         for vm in &mut self.vms {
@@ -220,6 +226,7 @@ impl Simulation {
             .load(quantum, traffic, &mut self.vms, after - before);
         self.clock.advance();
         self.balloons();
+        events.extend(self.observe_demand());
         self.tell_engine(events);
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
         self.recorder.sample_if_due(now, scale, &mut self.vms);
@@ -411,6 +418,8 @@ impl Simulation {
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
+        let permissions = vm.space.permissions.as_deref();
+        let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         let rounds = match &spec.policy {
             HostPolicy::Engine(..) => self.rounds[position(vm.id)],
@@ -450,7 +459,7 @@ impl Simulation {
             vm_exits: (counts.exits - counts.scan_exits) * scale + counts.scan_exits,
             major_faults: counts.major_faults * scale,
             overhead_s: Overhead {
-                track: seconds(vm.account.spent.track),
+                track: seconds(vm.account.spent.track + in_faults),
                 classify: seconds(vm.account.spent.classify),
                 migrate: seconds(vm.account.spent.migrate),
             },
