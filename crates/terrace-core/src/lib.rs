@@ -11,6 +11,7 @@
 //! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory.
 
 pub mod config;
+pub mod demand;
 pub mod engine;
 mod error;
 pub mod estimate;

@@ -6,7 +6,7 @@
 //! keeps its lines, and copies of pages do not pass through.
 
 use crate::base::access::{Access, LINE, LINES_PER_PAGE};
-use crate::base::number::{index, low, to_usize};
+use crate::base::number::{low, to_usize};
 
 /// Most ways of a set: the tags of a set fill one line of the simulator's own processor.
 pub const MAX_WAYS: usize = 16;
@@ -92,31 +92,21 @@ impl LastLevel {
         let (set, tag) = self.place(access);
         let written = u32::from(access.is_write());
         let Set(ways) = &mut self.sets[set];
-        // The number of the way that has the line, from 1: at most one has it.
-        let mut found = 0;
-        for (number, way) in (1..).zip(ways.iter()) {
-            found |= if *way & !1 == tag { number } else { 0 };
-        }
-        if found == 1 {
-            let dirtied = ways[0] & 1 < written;
-            ways[0] |= written;
-            return Touched::Hit { dirtied };
-        }
-        let old = *ways;
-        if found == 0 {
-            ways[1..].copy_from_slice(&old[..MAX_WAYS - 1]);
+        // All ways are compared at once: most accesses miss, and a search that stops early takes longer for those.
+        if !ways
+            .iter()
+            .fold(false, |held, way| held | (*way & !1 == tag))
+        {
+            // All ways move in one copy of fixed size, and those behind the last one stay as they are.
+            let behind = ways.get(self.ways).copied();
+            ways.copy_within(..MAX_WAYS - 1, 1);
             ways[0] = tag | written;
-            // All ways in one copy: twice as fast as to stop at the last one, which falls out.
-            if let Some(behind) = ways.get_mut(self.ways) {
-                *behind = old[self.ways];
+            if let Some(behind) = behind {
+                ways[self.ways] = behind;
             }
             return Touched::Miss;
         }
-        for (number, way) in (2..).zip(1..MAX_WAYS) {
-            let (moved, stays) = (old[way - 1], old[way]);
-            ways[way] = if number <= found { moved } else { stays };
-        }
-        let was = old[index(found - 1)];
+        let was = to_front(ways, tag);
         ways[0] = was | written;
         Touched::Hit {
             dirtied: was & 1 < written,
@@ -142,6 +132,14 @@ impl LastLevel {
         let bytes = self.sets.capacity() * size_of::<Set>() + self.firsts.capacity() * 8;
         bytes as u64
     }
+}
+
+/// Moves the way that holds a line to the front; returns it.
+fn to_front(ways: &mut [u32; MAX_WAYS], tag: u32) -> u32 {
+    let found = ways.iter().position(|way| *way & !1 == tag).unwrap_or(0);
+    let was = ways[found];
+    ways.copy_within(..found, 1);
+    was
 }
 
 /// The part of a spread line number that is unique within a set, shifted past the dirty bit.

@@ -47,7 +47,7 @@ impl LastLines {
     #[inline]
     pub fn take(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> Traffic {
         let write = access.is_write();
-        let line = (access.page() << 6 | access.line()) * LINE / bytes;
+        let line = medium_line(access, bytes);
         let (last, dirty) = self.0[tier];
         let again = last == line;
         self.0[tier] = (line, write || (again && dirty));
@@ -66,7 +66,7 @@ impl LastLines {
     #[inline]
     pub fn write_back(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> u64 {
         let (last, dirty) = &mut self.0[tier];
-        if *last != access.line_number() * LINE / bytes {
+        if *last != medium_line(access, bytes) {
             return bytes;
         }
         if std::mem::replace(dirty, true) {
@@ -75,6 +75,13 @@ impl LastLines {
             bytes
         }
     }
+}
+
+/// The line of a medium that an access goes to. `bytes`: of a line of the medium, a power of two, at least [`LINE`] (a
+/// scenario with another is refused); a shift is faster than a division.
+#[inline]
+fn medium_line(access: Access, bytes: u64) -> u64 {
+    access.line_number() >> (bytes / LINE).trailing_zeros()
 }
 
 /// A tier's load.
