@@ -3,6 +3,7 @@
 //! Responsible for: inputs, runs and baselines. It leaves to others: counting allocations, and printing.
 
 mod classify;
+mod distances;
 pub mod driver;
 mod inflate;
 mod measured;
@@ -13,6 +14,7 @@ mod state_bytes;
 mod vm;
 
 pub use classify::Classify;
+pub use distances::distances;
 pub use inflate::inflate;
 pub use measured::Measured;
 pub use range_tree::{range_tree, range_tree_epoch};

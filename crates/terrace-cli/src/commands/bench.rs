@@ -26,7 +26,7 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// The rows: each by its name and the function that measures it.
-const ROWS: [(&str, Measure); 12] = [
+const ROWS: [(&str, Measure); 13] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
@@ -35,6 +35,7 @@ const ROWS: [(&str, Measure); 12] = [
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
     ("range_tree_epoch_us", range_tree_epoch),
+    ("mrc_ns_per_access", distances),
     ("hyperflex_inflate_pages_per_s", hyperflex_inflate),
     ("sim_accesses_per_s", sim_accesses),
     ("sim_full_accesses_per_s", sim_full_accesses),
@@ -163,6 +164,11 @@ fn range_tree(name: &'static str) -> Result<Row> {
 fn range_tree_epoch(name: &'static str) -> Result<Row> {
     let against = "sorting the same 1,000 keys";
     beside(name, "us/epoch", against, terrace_bench::range_tree_epoch())
+}
+
+fn distances(name: &'static str) -> Result<Row> {
+    let against = "a HashMap increment, default hasher";
+    beside(name, "ns/access", against, terrace_bench::distances())
 }
 
 fn hyperflex_inflate(name: &'static str) -> Result<Row> {
