@@ -10,6 +10,7 @@
 //! pages accessed since the last access to the same page, so a memory of `s` pages misses distances of `s` and more.
 
 mod ages;
+mod config;
 mod curve;
 mod distances;
 mod hot_set;
@@ -20,16 +21,19 @@ mod restored;
 mod sampled;
 mod stack;
 mod swap;
+mod tracker;
 mod working_set;
 
 pub use ages::Ages;
+pub use config::{DemandConfig, Track};
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
 pub use distances::Distances;
 pub use hot_set::{Dynamic, HotSet, PAPER_HOT_SET};
+pub use phases::{MAX_WINDOWS, PhaseChange, PhaseConfig, Phases, WINDOW_NS};
 pub use rest::{DEFAULT_TRACKING_PERCENT, rest_ns};
 pub use restored::{SHORT_DISTANCES, restored};
 pub use sampled::{DEFAULT_SAMPLED_PAGES, Sampled};
 pub use stack::Stack;
-pub use phases::{MAX_WINDOWS, PhaseChange, PhaseConfig, Phases, WINDOW_NS};
 pub use swap::{Swap, VALUES};
+pub use tracker::Tracker;
 pub use working_set::{WorkingSet, WorkingSets};

@@ -6,6 +6,7 @@
 use terrace_proto::{PAGE_SIZE, RamChange, Tick};
 
 use super::Shared;
+use super::demand::Demand;
 use super::rounds::Phase;
 use super::vm::Vm;
 use crate::pages::Pages;
@@ -39,6 +40,7 @@ impl Vm {
         let before = self.pages.ram().pages();
         self.pages = Pages::new(ram, self.pages.tiers());
         self.unmapped = false;
+        self.demand = Demand::new(self.policy.observe, self.pages.ram(), &shared.config);
         self.rounds.restart(now, change.unit, &shared.config);
         let mib = |pages: u64| (pages * PAGE_SIZE) >> 20;
         let text = format!(

@@ -5,6 +5,7 @@
 
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
+use super::demand::Demand;
 use super::history::History;
 use super::moves::Moving;
 use super::pool::FastSize;
@@ -34,6 +35,8 @@ pub(crate) struct Vm {
     pub rounds: Rounds,
     pub moving: Moving,
     pub history: History,
+    /// Its demand, if its policy tracks that.
+    pub demand: Option<Box<Demand>>,
 }
 
 impl Vm {
@@ -52,13 +55,15 @@ impl Vm {
         let choice = config.vm_policies.get(&spec.name).unwrap_or(&config.policy);
         let policy = choice.resolve("policy").map_err(|e| e.to_string())?;
         let tiers = u8::try_from(config.tiers.len()).unwrap_or(u8::MAX);
-        let stays = policy.place == policy::Place::Stay && place.is_none();
+        let stays = policy.observe == Observe::ProtectionFaults
+            || (policy.place == policy::Place::Stay && place.is_none());
         Ok(Self {
             id: spec.vm,
             name: spec.name.clone(),
             policy,
             tracker: Tracker::new(policy.observe, config.max_level),
             place: place.unwrap_or_else(|| Box::new(named_place(policy, config))),
+            demand: Demand::new(policy.observe, &ram, config),
             pages: Pages::new(ram, tiers),
             unmapped: false,
             settings,

@@ -49,6 +49,12 @@ impl Permissions {
         self.denied.clear();
     }
 
+    /// Gives a block's permission back.
+    #[cfg(test)]
+    pub(crate) fn permit(&mut self, block: u32) {
+        self.denied.put(u64::from(block), false);
+    }
+
     /// Answers an access by a walk to a frame; returns the time that the vCPU waits, ps.
     #[inline]
     pub(super) fn access(&mut self, counts: &mut Counts, costs: &Costs, frame: u32) -> u64 {

@@ -39,6 +39,17 @@ impl Simulation {
         events
     }
 
+    /// Keeps the working sets that the engine found since the last call.
+    pub(super) fn keep_working_sets(&mut self) {
+        for (vm, sets) in self.vms.iter().zip(&mut self.working_sets) {
+            if vm.space.permissions.is_some()
+                && let Some(estimate) = self.session.engine().demand_estimate(vm.id)
+            {
+                sets.add(estimate);
+            }
+        }
+    }
+
     /// Takes permissions away or gives them back, if the action asks for that; returns whether it did.
     pub(super) fn act_on_permissions(&mut self, action: &Action) -> bool {
         match action {
@@ -96,9 +107,8 @@ fn statistics(vm: &Vm, (bytes, swap): (u64, u64), scale: u64) -> VmStatistics {
     let clocks = vm.vcpus.iter().map(|vcpu| vcpu.progress().clock());
     let total = bytes / scale;
     let reclaim = vm.answers.reclaim.as_ref();
-    let free = reclaim.map_or(total / PAGE_SIZE - vm.space.guest.pages(), |reclaim| {
-        reclaim.free_pages(&vm.space)
-    });
+    let unmapped = (total / PAGE_SIZE).saturating_sub(vm.space.guest.pages());
+    let free = reclaim.map_or(unmapped, |reclaim| reclaim.free_pages(&vm.space));
     let unused = reclaim.map_or(swap / scale, |reclaim| {
         reclaim.free_swap_pages() * PAGE_SIZE
     });

@@ -7,6 +7,7 @@
 
 mod clock;
 mod demand;
+pub mod demand_result;
 mod machine;
 mod recorder;
 pub mod result;
@@ -34,6 +35,7 @@ use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
 use crate::scenario::{HostPolicy, Scenario};
 use clock::Clock;
+use demand_result::{Demand, WorkingSets};
 use machine::Machine;
 use recorder::Recorder;
 use result::{Overhead, Provisioned, RunResult, VmResult};
@@ -87,6 +89,8 @@ pub struct Simulation {
     memory_at: u64,
     /// The time of the next report of VMs' statistics to the engine, ns of the full-size machine.
     statistics_at: u64,
+    /// The working sets that the engine found, by VM.
+    working_sets: Vec<WorkingSets>,
     /// Number of rounds that each VM had ended at the last sample.
     rounds: Vec<u64>,
     /// Most bytes of state seen: of the engine, and in all.
@@ -228,6 +232,7 @@ impl Simulation {
         self.balloons();
         events.extend(self.observe_demand());
         self.tell_engine(events);
+        self.keep_working_sets();
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
         self.recorder.sample_if_due(now, scale, &mut self.vms);
     }
@@ -464,6 +469,10 @@ impl Simulation {
                 migrate: seconds(vm.account.spent.migrate),
             },
             provision: vm.provision.as_deref().map(Provisioned::of),
+            demand: self
+                .engine()
+                .demand(vm.id)
+                .map(|demand| Demand::of(demand, &self.working_sets[position(vm.id)], scale)),
         }
     }
 

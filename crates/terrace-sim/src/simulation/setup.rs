@@ -12,6 +12,7 @@ use terrace_proto::{
 };
 
 use super::clock::Clock;
+use super::demand_result::WorkingSets;
 use super::machine::Machine;
 use super::recorder::Recorder;
 use super::timeline::{Timeline, VmTimeline};
@@ -96,6 +97,7 @@ pub(super) fn simulation(
         recorder: Recorder::new(timeline(scenario, &vms), options.sample_every_ns),
         memory_at: 0,
         statistics_at: 0,
+        working_sets: vec![WorkingSets::default(); vms.len()],
         rounds: vec![0; vms.len()],
         state: (0, 0),
         vms,
@@ -232,6 +234,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
+        demand: given.demand.scaled(scale),
         provision: ProvisionConfig {
             // Tiers of a simulated VM may be as small as one likes.
             least_first_tier_bytes: 0,
