@@ -9,7 +9,7 @@ use crate::VmId;
 pub struct FaultReport {
     /// The VM that made the accesses.
     pub vm: VmId,
-    /// Data accesses of the VM since it came under management, these included.
+    /// Loads and stores of the VM since it came under management, these included.
     pub accesses: u64,
     /// Numbers of the 2 MiB blocks (guest page number / 512), in the order of the accesses.
     pub blocks: Vec<u32>,
@@ -20,7 +20,7 @@ pub struct FaultReport {
 pub struct VmStatistics {
     /// The VM.
     pub vm: VmId,
-    /// Data accesses.
+    /// Loads and stores.
     pub accesses: u64,
     /// Completed page walks.
     pub walks: u64,

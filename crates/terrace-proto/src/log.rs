@@ -571,6 +571,39 @@ mod tests {
     }
 
     #[test]
+    fn records_of_demand_are_read_back() {
+        use crate::{FaultReport, Protection, VmStatistics};
+        let vm = VmId(3);
+        let all = [
+            Record::Event(Event::Faulted(FaultReport {
+                vm,
+                accesses: 9,
+                blocks: vec![4, 2, 300],
+            })),
+            Record::Event(Event::Statistics(VmStatistics {
+                vm,
+                accesses: 1,
+                walks: 2,
+                tracking_ns: 3,
+                cpu_ns: 4,
+                total_bytes: 5,
+                free_bytes: 6,
+                used_swap_bytes: 7,
+            })),
+            Record::Action(Action::Protect(Protection {
+                vm,
+                blocks: vec![5, 1],
+            })),
+            Record::Action(Action::Unprotect(vm)),
+        ];
+        let all: Vec<_> = all.into_iter().map(|record| (Tick(3), record)).collect();
+        assert_eq!(read(&written(&all)), (all.clone(), 0, false));
+        // Their kinds stay: a log is read by later versions.
+        let kinds = all.iter().map(|(_, record)| record.encode().unwrap().0);
+        assert_eq!(kinds.collect::<Vec<_>>(), [0x113, 0x114, 0x208, 0x209]);
+    }
+
+    #[test]
     fn commands_keep_their_numbers() {
         let commands = [
             Command::Pause(None),

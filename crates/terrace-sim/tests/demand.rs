@@ -4,6 +4,9 @@ use std::path::Path;
 
 use terrace_sim::{Demand, Options, RunResult, Scenario, Simulation};
 
+/// All of 4 GiB alike. Each access is the only one of the program: ratios are per access.
+const UNIFORM: &str = r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, compute_ns = 0, duration = "4s""#;
+
 /// A machine with a VM of 8 GiB in pages of 2 MiB at scale 4, all of it tracked all the time.
 fn text(engine: &str, vm: &str, load: &str) -> String {
     format!(
@@ -29,8 +32,6 @@ fn demand(result: &RunResult) -> &Demand {
 }
 
 const ALWAYS: &str = "track = \"always\"\nmax_tracking_percent = 100";
-const UNIFORM: &str =
-    r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, duration = "4s""#;
 
 #[test]
 fn uniform_accesses_are_found_with_their_size_and_their_curve() {

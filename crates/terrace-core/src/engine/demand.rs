@@ -198,6 +198,8 @@ impl Vm {
         for block in &report.blocks {
             demand.tracker.track(*block, report.accesses, &mut blocks);
         }
+        // One that left and came back within one report is hot.
+        blocks.retain(|block| !demand.tracker.hot_set().contains(*block));
         let span = self.pages.ram().span_pages().div_ceil(BLOCK_PAGES);
         let wrong = report.blocks.iter().filter(|b| u64::from(**b) >= span);
         self.history.counters.malformed_answers += wrong.count() as u64;
@@ -246,6 +248,8 @@ impl Vm {
             return;
         };
         demand.tracking = Tracking::On(now, last);
+        // A second of which a part was not tracked has no working set.
+        demand.reports = 0;
         demand.tracker.begin(now.0, last.accesses);
         let ram = self.pages.ram();
         let blocks = 0..ram.span_pages().div_ceil(BLOCK_PAGES);

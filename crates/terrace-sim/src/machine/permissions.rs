@@ -3,6 +3,7 @@
 
 use terrace_proto::PageBitmap;
 
+use super::PS;
 use super::costs::Costs;
 use super::space::Counts;
 
@@ -19,6 +20,8 @@ pub struct Permissions {
     faults: u64,
     /// Time of vCPUs in these faults so far, ps.
     spent: u64,
+    /// Simulated accesses, and loads and stores of the program, so far.
+    made: (u64, u64),
 }
 
 impl Permissions {
@@ -31,6 +34,7 @@ impl Permissions {
             faulted: Vec::new(),
             faults: 0,
             spent: 0,
+            made: (0, 0),
         }
     }
 
@@ -79,6 +83,24 @@ impl Permissions {
     /// Adds time of vCPUs that taking permissions away cost, ps.
     pub fn spend(&mut self, ps: u64) {
         self.spent += ps;
+    }
+
+    /// Takes in the number of simulated accesses so far, of which those since the last call took the processor so many ps
+    /// each: meanwhile the program made loads and stores that no simulated cache or memory sees.
+    pub fn follow(&mut self, accesses: u64, compute_ps: u64, costs: &Costs) {
+        let news = accesses.saturating_sub(self.made.0);
+        let unseen = u128::from(news) * u128::from(compute_ps * costs.instructions_per_us);
+        let unseen = unseen / u128::from(1000 * PS);
+        self.made = (
+            accesses,
+            self.made.1 + news + u64::try_from(unseen).unwrap_or(0),
+        );
+    }
+
+    /// Loads and stores of the program so far, as HPMBS counts them by the processor's counters.
+    #[must_use]
+    pub fn instructions(&self) -> u64 {
+        self.made.1
     }
 
     /// Number of faults so far.

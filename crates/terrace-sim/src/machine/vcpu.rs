@@ -358,6 +358,12 @@ impl Vcpu {
         self.is_running().then_some(self.program)
     }
 
+    /// Time of the processor per access of the batch, ps.
+    #[must_use]
+    pub fn compute_ps(&self) -> u64 {
+        self.prices.compute
+    }
+
     /// The accesses left in the batch, and whether they come before the last-level cache.
     #[must_use]
     pub fn at_hand(&self) -> (&[Access], bool) {

@@ -6,6 +6,7 @@ use super::Simulation;
 use crate::host::moves::position;
 use crate::host::vm::Vm;
 use crate::machine::PS;
+use crate::machine::vcpu::Vcpu;
 
 /// Time between reports of a VM's statistics, ns of the full-size machine: HPMBS counts page walks per 0.1 s.
 const STATISTICS_EVERY: u64 = 100_000_000;
@@ -14,17 +15,20 @@ impl Simulation {
     /// The faults of this quantum, one event per VM that had any, and the statistics that are due.
     pub(super) fn observe_demand(&mut self) -> Vec<Event> {
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
-        let due = now >= self.statistics_at;
+        let (due, costs) = (now >= self.statistics_at, self.machine.costs());
         let mut events = Vec::new();
         for (vm, spec) in self.vms.iter_mut().zip(&self.scenario.vms) {
             let Some(permissions) = &mut vm.space.permissions else {
                 continue;
             };
+            let compute = vm.vcpus.iter().find(|vcpu| vcpu.is_running());
+            let compute_ps = compute.map_or(0, Vcpu::compute_ps);
+            permissions.follow(vm.space.counts.accesses(), compute_ps, costs);
             let blocks = permissions.take_faulted();
             if !blocks.is_empty() {
                 events.push(Event::Faulted(FaultReport {
                     vm: vm.id,
-                    accesses: vm.space.counts.accesses(),
+                    accesses: permissions.instructions(),
                     blocks,
                 }));
             }
@@ -98,8 +102,8 @@ impl Simulation {
 }
 
 /// A VM's statistics. Memory is as simulated, as all bytes that the engine hears of; times are of the full-size machine.
-/// Accesses and walks are those that were simulated: a distance of `n / scale` pages is seen as often per access as
-/// one of `n` pages on the full-size machine, so what counts accesses needs no scale.
+/// Accesses and walks are those of the simulated time, without the scale: a distance of `n / scale` pages is seen as often
+/// per access as one of `n` pages on the full-size machine.
 fn statistics(vm: &Vm, (bytes, swap): (u64, u64), scale: u64) -> VmStatistics {
     let counts = &vm.space.counts;
     let ns = |ps: u64| ps / PS * scale;
@@ -114,7 +118,7 @@ fn statistics(vm: &Vm, (bytes, swap): (u64, u64), scale: u64) -> VmStatistics {
     });
     VmStatistics {
         vm: vm.id,
-        accesses: counts.accesses(),
+        accesses: permissions.map_or(0, |permissions| permissions.instructions()),
         walks: counts.walks,
         tracking_ns: ns(permissions.map_or(0, |permissions| permissions.spent())),
         cpu_ns: ns(clocks.sum()),

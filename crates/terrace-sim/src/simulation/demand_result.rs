@@ -81,7 +81,7 @@ pub struct DemandCurve {
     pub source: String,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Number of accesses, those that were not tracked among them.
+    /// Loads and stores while it was tracked, those that were not tracked themselves among them.
     pub accesses: u64,
     /// Time of tracking, s.
     pub span_s: f64,
