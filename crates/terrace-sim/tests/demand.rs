@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_sim::{Demand, Options, RunResult, Scenario, Simulation};
 
 /// All of 4 GiB alike. Each access is the only one of the program: ratios are per access.
-const UNIFORM: &str = r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, compute_ns = 0, duration = "4s""#;
+const UNIFORM: &str = r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, compute_ns = 0, duration = "3s""#;
 
 /// A machine with a VM of 8 GiB in pages of 2 MiB at scale 4, all of it tracked all the time.
 fn text(engine: &str, vm: &str, load: &str) -> String {
@@ -119,7 +119,7 @@ fn two_phases() -> String {
 }
 
 #[test]
-fn a_phase_that_finds_the_vm_short_is_tracked_until_it_is_stable() {
+fn a_phase_of_a_short_vm_is_tracked_until_it_is_stable() {
     let result = run(&two_phases());
     let found = demand(&result);
     let began: Vec<f64> = found
@@ -158,7 +158,7 @@ fn a_phase_that_finds_the_vm_short_is_tracked_until_it_is_stable() {
 
 #[test]
 fn a_vm_with_enough_memory_is_never_tracked() {
-    let load = r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, duration = "4s""#;
+    let load = r#"kind = "hotset", size = "4GiB", hot = 1.0, hot_access = 1.0, write = 0.5, duration = "3s""#;
     let result = run(&text("", "", load));
     let found = demand(&result);
     assert_eq!((found.tracked_faults, &found.curve), (0, &None));

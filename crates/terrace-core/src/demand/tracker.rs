@@ -170,6 +170,7 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const FIXED: DemandConfig = DemandConfig {
         track: super::super::Track::Always,
@@ -258,5 +259,33 @@ mod tests {
         let scaled = DemandConfig::default().scaled(4);
         assert_eq!((scaled.hot_set_pages, scaled.least_walks), (62, 1250));
         assert_eq!(DemandConfig::default().scaled(1 << 40).hot_set_pages, 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// The oracle: a list of the tracked blocks, the last one first.
+        #[test]
+        fn distances_are_those_of_a_list_of_tracked_blocks(
+            accesses in prop::collection::vec(0..60_u32, 1..600),
+        ) {
+            let mut host = Host::new();
+            let mut list: Vec<u32> = Vec::new();
+            let mut misses = [0_u64; 61];
+            for block in accesses {
+                if host.protected[block as usize] {
+                    let depth = list.iter().position(|held| *held == block);
+                    (0..=depth.unwrap_or(60)).for_each(|size| misses[size] += 1);
+                    list.retain(|held| *held != block);
+                    list.insert(0, block);
+                }
+                host.access(block);
+            }
+            let curve = host.tracker.curve(1, host.accesses).unwrap();
+            // Below the hot set's size misses are restored, not tracked.
+            for size in 30..=60 {
+                prop_assert_eq!(curve.misses(size), misses[size as usize], "{} blocks", size);
+            }
+        }
     }
 }

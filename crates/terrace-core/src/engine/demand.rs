@@ -191,7 +191,7 @@ impl Demand {
 impl Vm {
     /// Takes in faults. Faults that came after tracking ended say nothing.
     fn faulted(&mut self, report: &FaultReport, shared: &mut Shared) {
-        let Some(demand) = &mut self.demand else {
+        let Some(demand) = &mut self.observer.demand else {
             return;
         };
         let mut blocks = Vec::new();
@@ -210,7 +210,7 @@ impl Vm {
     }
 
     fn statistics(&mut self, now: Tick, seen: &VmStatistics, shared: &mut Shared) {
-        let Some(demand) = &mut self.demand else {
+        let Some(demand) = &mut self.observer.demand else {
             return;
         };
         let Some(rest) = demand.report(now, seen) else {
@@ -229,7 +229,7 @@ impl Vm {
     /// Begins or ends tracking, as all VMs together need it.
     fn follow(&mut self, now: Tick, wanted: bool, shared: &mut Shared) {
         let wanted = wanted && !self.settings.paused && !self.unmapped;
-        let Some(demand) = &mut self.demand else {
+        let Some(demand) = &mut self.observer.demand else {
             return;
         };
         match (demand.tracking, demand.last) {
@@ -244,7 +244,7 @@ impl Vm {
     }
 
     fn track_all(&mut self, now: Tick, last: VmStatistics, shared: &mut Shared) {
-        let Some(demand) = &mut self.demand else {
+        let Some(demand) = &mut self.observer.demand else {
             return;
         };
         demand.tracking = Tracking::On(now, last);
@@ -262,7 +262,7 @@ impl Vm {
     }
 
     fn stop_tracking(&mut self, now: Tick, next: Tracking, shared: &mut Shared) {
-        let Some(demand) = &mut self.demand else {
+        let Some(demand) = &mut self.observer.demand else {
             return;
         };
         let accesses = demand.last.map_or(0, |last| last.accesses);
@@ -281,7 +281,11 @@ impl Engine {
     /// is short of memory, until no phase changes.
     pub(super) fn statistics(&mut self, now: Tick, seen: &VmStatistics) {
         self.with(seen.vm, |vm, shared| vm.statistics(now, seen, shared));
-        let demands = || self.vms.values().filter_map(|vm| vm.demand.as_deref());
+        let demands = || {
+            self.vms
+                .values()
+                .filter_map(|vm| vm.observer.demand.as_deref())
+        };
         let wanted = match self.shared.config.demand.track {
             Track::Always => true,
             Track::Auto => {
@@ -299,13 +303,13 @@ impl Engine {
     /// The demand of a VM; `None` if its policy does not track it.
     #[must_use]
     pub fn demand(&self, vm: VmId) -> Option<DemandView> {
-        let demand = self.vms.get(&vm)?.demand.as_deref()?;
+        let demand = self.vms.get(&vm)?.observer.demand.as_deref()?;
         Some(demand.view(self.shared.now))
     }
 
     /// The last second's estimate of a VM's demand, if there is one.
     #[must_use]
     pub fn demand_estimate(&self, vm: VmId) -> Option<DemandEstimate> {
-        self.vms.get(&vm)?.demand.as_ref()?.estimate
+        self.vms.get(&vm)?.observer.demand.as_ref()?.estimate
     }
 }

@@ -238,7 +238,11 @@ impl Engine {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let vm = |vm: &Vm| {
-            let demand = vm.demand.as_ref().map_or(0, |demand| demand.heap_bytes());
+            let demand = vm
+                .observer
+                .demand
+                .as_ref()
+                .map_or(0, |demand| demand.heap_bytes());
             vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand
         };
         self.vms.values().map(vm).sum()

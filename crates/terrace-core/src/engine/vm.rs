@@ -25,7 +25,7 @@ pub(crate) struct Vm {
     pub id: VmId,
     pub name: String,
     pub policy: Policy,
-    pub tracker: Tracker,
+    pub observer: Observer,
     pub place: Box<dyn PlaceStage>,
     pub pages: Pages,
     /// The location of its RAM is unknown for now.
@@ -35,8 +35,24 @@ pub(crate) struct Vm {
     pub rounds: Rounds,
     pub moving: Moving,
     pub history: History,
-    /// Its demand, if its policy tracks that.
+}
+
+/// The ways in which a VM's accesses are observed.
+pub(crate) struct Observer {
+    /// Of scans.
+    pub tracker: Tracker,
+    /// Of protection faults, if the policy lives on them.
     pub demand: Option<Box<Demand>>,
+}
+
+impl Observer {
+    /// A VM with this RAM that was not seen yet.
+    pub fn new(observe: Observe, ram: &Ram, config: &EngineConfig) -> Self {
+        Self {
+            tracker: Tracker::new(observe, config.max_level),
+            demand: Demand::new(observe, ram, config),
+        }
+    }
 }
 
 impl Vm {
@@ -61,9 +77,8 @@ impl Vm {
             id: spec.vm,
             name: spec.name.clone(),
             policy,
-            tracker: Tracker::new(policy.observe, config.max_level),
+            observer: Observer::new(policy.observe, &ram, config),
             place: place.unwrap_or_else(|| Box::new(named_place(policy, config))),
-            demand: Demand::new(policy.observe, &ram, config),
             pages: Pages::new(ram, tiers),
             unmapped: false,
             settings,

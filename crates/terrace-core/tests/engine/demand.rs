@@ -93,7 +93,7 @@ fn protect(vm: VmId, blocks: impl IntoIterator<Item = u32>) -> Action {
 }
 
 #[test]
-fn all_blocks_are_protected_first_and_then_those_that_left_the_hot_set() {
+fn all_blocks_are_protected_first_then_those_that_left() {
     let mut session = session(always(3), &[A]);
     let all = report(&mut session, 0, calm(A, 0));
     assert_eq!(all, [protect(A, 0..BLOCKS)]);
@@ -111,7 +111,7 @@ fn all_blocks_are_protected_first_and_then_those_that_left_the_hot_set() {
 }
 
 #[test]
-fn blocks_that_the_vm_does_not_have_are_counted_and_nothing_else() {
+fn blocks_that_the_vm_does_not_have_are_counted_alone() {
     let mut session = session(always(3), &[A]);
     report(&mut session, 0, calm(A, 0));
     assert_eq!(faults(&mut session, &[BLOCKS, u32::MAX, 5]), []);
@@ -147,7 +147,7 @@ fn a_paused_vm_gets_its_permissions_back() {
 }
 
 #[test]
-fn tracking_begins_for_all_when_one_is_short_as_a_phase_changes_and_ends_when_all_are_stable() {
+fn all_are_tracked_from_a_short_vms_phase_until_all_are_stable() {
     let mut session = session(DemandConfig::default(), &[A, B]);
     let mut seen = [(A, Vec::new()), (B, Vec::new())];
     let mut walks = 0;
@@ -186,7 +186,7 @@ fn tracking_begins_for_all_when_one_is_short_as_a_phase_changes_and_ends_when_al
 }
 
 #[test]
-fn tracking_rests_if_it_takes_too_much_of_the_vms_time_and_says_so() {
+fn tracking_that_takes_too_much_time_rests_and_says_so() {
     let mut session = session(always(3), &[A]);
     let costly = |tenth| VmStatistics {
         tracking_ns: tenth * TENTH / 5,

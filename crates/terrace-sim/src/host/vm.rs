@@ -69,10 +69,11 @@ impl Vm {
     /// Lets the load's next program begin if no vCPU is in the one before, whose memory the guest frees first.
     fn end_program(&mut self, costs: &Costs) {
         let programs = self.vcpus.iter().filter_map(Vcpu::program);
-        let Some(next) = programs.min().filter(|next| *next > self.space.program) else {
+        let ended = self.space.guest.ended_programs();
+        let Some(next) = programs.min().filter(|next| *next > ended) else {
             return;
         };
-        self.space.program = next;
+        self.space.guest.begin_program(next);
         if let Some(reclaim) = &mut self.answers.reclaim {
             let ps = reclaim.end_program(&mut self.space, costs);
             for vcpu in &mut self.vcpus {

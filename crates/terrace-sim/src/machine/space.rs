@@ -3,7 +3,6 @@
 use super::TIERS;
 use super::caches::Caches;
 use super::lines::Lines;
-use super::permissions::Permissions;
 use super::pml::Log;
 use super::pmu::Sampling;
 use super::profile::Profile;
@@ -126,16 +125,12 @@ pub struct Space {
     pub pml: Log,
     /// Number of times that the guest's kernel took pages out: older translations are stale.
     pub shootdowns: u64,
-    /// Number of programs of the load that ended, with all their memory.
-    pub program: u64,
     /// The limits of the VM in the host's memory.
     pub quota: Quota,
     /// The sampling by the processor's counters.
     pub sampling: Sampling,
     /// Counts of accesses by page, if a bound needs them.
     pub profile: Option<Box<Profile>>,
-    /// The permissions of blocks, if they are taken away to see accesses.
-    pub permissions: Option<Box<Permissions>>,
     /// The machine's caches while the VM's vCPUs run.
     pub caches: Caches,
 }
@@ -153,11 +148,9 @@ impl Space {
             heat,
             pml: Log::default(),
             shootdowns: 0,
-            program: 0,
             quota: Quota::default(),
             sampling: Sampling::default(),
             profile: None,
-            permissions: None,
             caches: Caches::default(),
         }
     }
@@ -215,8 +208,7 @@ impl Space {
     pub fn heap_bytes(&self) -> u64 {
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
         let profile = self.profile.as_ref().map_or(0, |p| p.heap_bytes());
-        let faults = self.permissions.as_ref().map_or(0, |p| p.heap_bytes());
-        let seen = faults + self.pml.heap_bytes() + self.sampling.heap_bytes() + profile;
+        let seen = self.pml.heap_bytes() + self.sampling.heap_bytes() + profile;
         self.guest.heap_bytes() + (small + seen) as u64
     }
 }

@@ -56,6 +56,8 @@ pub struct Guest {
     first_data: u32,
     /// The 2 MiB leaves that are split; `None` if they cannot be split.
     split: Option<PageBitmap>,
+    /// Number of programs that ended, with all their memory.
+    ended: u64,
 }
 
 impl Guest {
@@ -110,6 +112,7 @@ impl Guest {
             pages,
             first_data: low(first_data),
             split: splits.then(|| PageBitmap::new(blocks)),
+            ended: 0,
         };
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
@@ -372,6 +375,18 @@ impl Guest {
             }
         }
         released
+    }
+
+    /// Number of programs of the load that ended: only the next one may run.
+    #[must_use]
+    #[inline]
+    pub fn ended_programs(&self) -> u64 {
+        self.ended
+    }
+
+    /// Lets the program run before which so many ended.
+    pub fn begin_program(&mut self, ended: u64) {
+        self.ended = ended;
     }
 
     /// 4 KiB pages of a leaf, before any was split.

@@ -170,7 +170,7 @@ impl Vcpu {
                 self.progress.end();
                 return;
             }
-            if self.program != space.program {
+            if self.program != space.guest.ended_programs() {
                 // Another vCPU is still in the program before.
                 self.progress.wait(env.end_ps);
                 return;

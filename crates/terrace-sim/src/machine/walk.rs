@@ -56,7 +56,7 @@ impl Mmu {
         };
         let unit = space.second.unit_of(frame);
         ps += self.host_lines(space, env, frame);
-        if let Some(permissions) = &mut space.permissions {
+        if let Some(permissions) = &mut space.second.permissions {
             waits += permissions.access(&mut space.counts, &env.costs, frame);
         }
         let state = space.second.get(unit);

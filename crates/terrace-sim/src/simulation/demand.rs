@@ -18,7 +18,7 @@ impl Simulation {
         let (due, costs) = (now >= self.statistics_at, self.machine.costs());
         let mut events = Vec::new();
         for (vm, spec) in self.vms.iter_mut().zip(&self.scenario.vms) {
-            let Some(permissions) = &mut vm.space.permissions else {
+            let Some(permissions) = &mut vm.space.second.permissions else {
                 continue;
             };
             let compute = vm.vcpus.iter().find(|vcpu| vcpu.is_running());
@@ -46,7 +46,7 @@ impl Simulation {
     /// Keeps the working sets that the engine found since the last call.
     pub(super) fn keep_working_sets(&mut self) {
         for (vm, sets) in self.vms.iter().zip(&mut self.working_sets) {
-            if vm.space.permissions.is_some()
+            if vm.space.second.permissions.is_some()
                 && let Some(estimate) = self.session.engine().demand_estimate(vm.id)
             {
                 sets.add(estimate);
@@ -60,7 +60,7 @@ impl Simulation {
             Action::Protect(protection) => self.protect(protection),
             Action::Unprotect(vm) => {
                 let vm = &mut self.vms[position(*vm)];
-                if let Some(permissions) = &mut vm.space.permissions {
+                if let Some(permissions) = &mut vm.space.second.permissions {
                     permissions.permit_all();
                 }
             }
@@ -74,7 +74,7 @@ impl Simulation {
     fn protect(&mut self, protection: &Protection) {
         let costs = self.machine.costs();
         let vm = &mut self.vms[position(protection.vm)];
-        let Some(permissions) = &mut vm.space.permissions else {
+        let Some(permissions) = &mut vm.space.second.permissions else {
             return;
         };
         let denied = |block: &&u32| permissions.deny(**block);
@@ -87,7 +87,7 @@ impl Simulation {
         let exits = vm.space.counts.flush_exits - exits;
         vm.steal(sent);
         let spent = sent + exits * costs.exit;
-        if let Some(permissions) = &mut vm.space.permissions {
+        if let Some(permissions) = &mut vm.space.second.permissions {
             permissions.spend(spent);
         }
     }
@@ -96,7 +96,7 @@ impl Simulation {
     #[must_use]
     pub fn protection_faults(&self, vm: VmId) -> u64 {
         let vm = self.vms.get(position(vm));
-        let permissions = vm.and_then(|vm| vm.space.permissions.as_deref());
+        let permissions = vm.and_then(|vm| vm.space.second.permissions.as_deref());
         permissions.map_or(0, |permissions| permissions.faults())
     }
 }
@@ -107,7 +107,7 @@ impl Simulation {
 fn statistics(vm: &Vm, (bytes, swap): (u64, u64), scale: u64) -> VmStatistics {
     let counts = &vm.space.counts;
     let ns = |ps: u64| ps / PS * scale;
-    let permissions = vm.space.permissions.as_deref();
+    let permissions = vm.space.second.permissions.as_deref();
     let clocks = vm.vcpus.iter().map(|vcpu| vcpu.progress().clock());
     let total = bytes / scale;
     let reclaim = vm.answers.reclaim.as_ref();

@@ -13,8 +13,8 @@ const MAX_WORKING_SETS: usize = 1024;
 /// The working sets of a VM, one a second, or fewer of a long run.
 #[derive(Clone, Debug)]
 pub(super) struct WorkingSets {
-    kept: Vec<DemandEstimate>,
-    /// Seconds for each one that is kept.
+    sets: Vec<DemandEstimate>,
+    /// Seconds for each one that is stored.
     every: u64,
     seen: u64,
     last: Option<Tick>,
@@ -23,7 +23,7 @@ pub(super) struct WorkingSets {
 impl Default for WorkingSets {
     fn default() -> Self {
         Self {
-            kept: Vec::new(),
+            sets: Vec::new(),
             every: 1,
             seen: 0,
             last: None,
@@ -39,12 +39,12 @@ impl WorkingSets {
         }
         self.last = Some(estimate.at);
         if self.seen.is_multiple_of(self.every) {
-            self.kept.push(estimate);
+            self.sets.push(estimate);
         }
         self.seen += 1;
-        if self.kept.len() == MAX_WORKING_SETS {
+        if self.sets.len() == MAX_WORKING_SETS {
             let mut number = 0_usize;
-            self.kept.retain(|_| {
+            self.sets.retain(|_| {
                 number += 1;
                 number % 2 == 1
             });
@@ -155,7 +155,7 @@ impl Demand {
             rest_s: seconds(view.rest_ns),
             curve: view.curve.map(|found| curve(&found, scale)),
             working_sets: sets
-                .kept
+                .sets
                 .iter()
                 .map(|set| working_set(set, scale))
                 .collect(),

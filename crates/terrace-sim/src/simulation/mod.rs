@@ -423,7 +423,7 @@ impl Simulation {
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
-        let permissions = vm.space.permissions.as_deref();
+        let permissions = vm.space.second.permissions.as_deref();
         let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         let rounds = match &spec.policy {

@@ -267,7 +267,7 @@ fn vm(
     space.pml.switch(logs);
     if stages.is_some_and(|s| s.observe == Observe::ProtectionFaults) {
         let (frames, first_data) = (space.guest.frames(), space.guest.first_data());
-        space.permissions = Some(Box::new(Permissions::new(frames, first_data)));
+        space.second.permissions = Some(Box::new(Permissions::new(frames, first_data)));
     }
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;

@@ -28,7 +28,7 @@ fn known(given: u32) -> (u64, u64) {
     let events = simulation.observe_demand();
     simulation.tell_engine(events);
     let first = simulation.vms[0].space.guest.first_data() >> 9;
-    let permissions = simulation.vms[0].space.permissions.as_mut().unwrap();
+    let permissions = simulation.vms[0].space.second.permissions.as_mut().unwrap();
     (first..first + given).for_each(|block| permissions.permit(block));
     while simulation.advance(u64::MAX) {}
     let found = simulation.engine().demand(vm).unwrap();
