@@ -54,7 +54,7 @@ fn uniform_accesses_are_found_with_their_size_and_their_curve() {
     {
         let wanted = 1.0 - point.bytes as f64 / (4_u64 << 30) as f64;
         assert!(
-            (point.miss_ratio - wanted).abs() < 0.02,
+            (point.miss_ratio - wanted).abs() < 0.01,
             "{point:?}, not {wanted}"
         );
     }
@@ -198,4 +198,31 @@ fn a_vm_that_is_not_tracked_has_no_demand() {
     assert_eq!(result.vms[0].demand, None);
     let json = serde_json::to_string(&result).expect("JSON");
     assert!(!json.contains("\"demand\":"), "{json}");
+}
+
+#[test]
+fn a_recorded_run_is_replayed_with_the_same_actions() {
+    use terrace_core::session::replay::replay;
+    use terrace_proto::Tick;
+    use terrace_proto::log::{Record, Start, frame, header};
+
+    let short = UNIFORM.replace("3s", "1s");
+    let scenario = parse(&text(ALWAYS, "", &short)).expect("valid");
+    let mut simulation = Simulation::recorded(&scenario, Options::default()).expect("it fits");
+    while simulation.advance(u64::MAX) {}
+    let start = Record::Start(Start {
+        version: "test".into(),
+        config: serde_json::to_string(simulation.engine().config()).expect("JSON"),
+    });
+    let log = simulation.take_log();
+    let faulted = |(_, record): &&(Tick, Record)| {
+        matches!(record, Record::Event(terrace_proto::Event::Faulted(_)))
+    };
+    assert!(log.iter().filter(faulted).count() > 1000);
+    let mut bytes = header();
+    for (at, record) in std::iter::once((Tick(0), start)).chain(log) {
+        bytes.extend(frame(at, &record).expect("short enough"));
+    }
+    let replayed = replay(&bytes[..]).expect("the same actions");
+    assert!(replayed.actions > 1000, "{replayed:?}");
 }

@@ -53,6 +53,8 @@ pub(crate) struct Demand {
     walked: bool,
     swap: Swap,
     last: Option<VmStatistics>,
+    /// Loads and stores of the VM, by the newest event.
+    accesses: u64,
     /// Reports since the last second ended.
     reports: u32,
     estimate: Option<DemandEstimate>,
@@ -80,6 +82,7 @@ impl Demand {
             walked: false,
             swap: Swap::default(),
             last: None,
+            accesses: 0,
             reports: 0,
             estimate: None,
             changes: Vec::new(),
@@ -91,6 +94,7 @@ impl Demand {
     /// now on, ns.
     fn report(&mut self, now: Tick, seen: &VmStatistics) -> Option<u64> {
         let before = self.last.replace(*seen);
+        self.accesses = self.accesses.max(seen.accesses);
         let walks = seen.walks.saturating_sub(before.map_or(0, |b| b.walks));
         self.walked |= walks >= self.config.least_walks;
         if let Some(change) = self.phases.window(walks)
@@ -165,8 +169,7 @@ impl Demand {
     }
 
     fn view(&self, now: Tick) -> DemandView {
-        let accesses = self.last.map_or(0, |last| last.accesses);
-        let curve = self.tracker.curve(now.0, accesses);
+        let curve = self.tracker.curve(now.0, self.accesses);
         DemandView {
             tracking: match self.tracking {
                 Tracking::Off => TrackingView::Off,
@@ -194,6 +197,7 @@ impl Vm {
         let Some(demand) = &mut self.observer.demand else {
             return;
         };
+        demand.accesses = demand.accesses.max(report.accesses);
         let mut blocks = Vec::new();
         for block in &report.blocks {
             demand.tracker.track(*block, report.accesses, &mut blocks);
@@ -265,8 +269,7 @@ impl Vm {
         let Some(demand) = &mut self.observer.demand else {
             return;
         };
-        let accesses = demand.last.map_or(0, |last| last.accesses);
-        demand.tracker.end(now.0, accesses);
+        demand.tracker.end(now.0, demand.accesses);
         demand.tracking = next;
         shared.act(Action::Unprotect(self.id));
     }
