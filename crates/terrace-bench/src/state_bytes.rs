@@ -84,7 +84,10 @@ impl StateRun {
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)
-            | Action::LetGo(_) => {}
+            | Action::LetGo(_)
+            // Of a simulated VM alone.
+            | Action::Protect(_)
+            | Action::Unprotect(_) => {}
             Action::QueryPlacement(query) => {
                 for report in 0..self.pages.div_ceil(REPORT) {
                     let start = report * REPORT;

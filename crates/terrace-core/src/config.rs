@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
 
+use crate::demand::DemandConfig;
 use crate::error::ConfigError;
 use crate::policy::PolicyChoice;
 use crate::provision::ProvisionConfig;
@@ -116,6 +117,8 @@ pub struct EngineConfig {
     pub max_reasons: usize,
     /// How VMs are resized.
     pub provision: ProvisionConfig,
+    /// How the demand of VMs is tracked, under policies that do.
+    pub demand: DemandConfig,
 }
 
 impl Default for EngineConfig {
@@ -164,6 +167,7 @@ impl Default for EngineConfig {
             answer_timeout_ms: 60_000,
             max_reasons: 64,
             provision: ProvisionConfig::default(),
+            demand: DemandConfig::default(),
         }
     }
 }
@@ -219,6 +223,7 @@ impl EngineConfig {
         self.validate_ranking()?;
         self.validate_sharing()?;
         self.validate_moving()?;
+        self.validate_demand()?;
         self.policy.resolve("policy")?;
         for (vm, choice) in &self.vm_policies {
             choice.resolve(&format!("vm_policies.{vm}"))?;
@@ -274,6 +279,13 @@ impl EngineConfig {
         within("share_hot_percent", self.share_hot_percent, 1..=100)?;
         within("share_lower_percent", self.share_lower_percent, 0..=100)?;
         within("share_upper_percent", self.share_upper_percent, 100..=1000)
+    }
+
+    fn validate_demand(&self) -> Result<(), ConfigError> {
+        let demand = &self.demand;
+        within("demand.hot_set_pages", demand.hot_set_pages, 1..=1 << 24)?;
+        let percent = demand.max_tracking_percent;
+        within("demand.max_tracking_percent", percent, 1..=100)
     }
 
     fn validate_moving(&self) -> Result<(), ConfigError> {

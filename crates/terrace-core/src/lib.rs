@@ -31,7 +31,9 @@ pub use config::{EngineConfig, PoolRelease};
 pub use engine::Engine;
 pub use engine::heat::{HeatMaking, HeatPages};
 pub use engine::refusal::MoveRefusal;
-pub use engine::view::{Counters, Mechanism, PhaseView, TierView, VmView};
+pub use engine::view::{
+    Counters, DemandEstimate, DemandView, Mechanism, PhaseView, TierView, TrackingView, VmView,
+};
 pub use error::ConfigError;
 pub use policy::{PolicyChoice, PolicyName, Share};
 pub use reasons::Reason;

@@ -57,6 +57,8 @@ names! {
         Random = "random",
         /// Pages stay where the kernel first put them; nothing is managed.
         FirstTouch = "first-touch",
+        /// HPMBS: the demand of a VM from protection faults; no page moves. Simulator only.
+        Hpmbs = "hpmbs",
         /// Every page into the first tier, as far as limits allow.
         PreferFast = "prefer-fast",
         /// Every page into the last tier, as far as limits allow.
@@ -77,6 +79,9 @@ names! {
         /// Second-stage tables, every page re-armed in every window (vTMM's "EPT scanner").
         /// Simulator only.
         EptScan = "ept-scan",
+        /// Faults of accesses to 2 MiB blocks outside of a hot set, whose permission was taken from the second stage
+        /// (HPMBS §2). Simulator only.
+        ProtectionFaults = "protection-faults",
         /// Not at all: every page counts as known.
         None = "none",
     }
@@ -249,6 +254,7 @@ impl Registry {
                 PolicyName::VtmmPaper,
                 PolicyName::FixedThreshold,
                 PolicyName::Random,
+                PolicyName::Hpmbs,
             ],
         }
     }
@@ -263,6 +269,7 @@ impl Registry {
                 Observe::GuestScanPlain,
                 Observe::PmlLog,
                 Observe::EptScan,
+                Observe::ProtectionFaults,
             ],
         }
     }
@@ -342,6 +349,10 @@ impl PolicyName {
                 ..vtmm
             },
             Self::FirstTouch => blind(Place::Stay),
+            Self::Hpmbs => Policy {
+                observe: Observe::ProtectionFaults,
+                ..blind(Place::Stay)
+            },
             Self::PreferFast => blind(Place::Fastest),
             Self::PreferSlow => blind(Place::Slowest),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::provision::{ProviderQuery, SizeOrder, SizesAnswer};
-use crate::{Gfn, OrderId, PlanId, ProviderId, RequestId, ScanRequest, TierId, VmId};
+use crate::{Gfn, OrderId, PlanId, Protection, ProviderId, RequestId, ScanRequest, TierId, VmId};
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
 /// number in the log.
@@ -25,6 +25,10 @@ pub enum Action {
     Answer(SizesAnswer),
     /// No provider resizes the VM: leave it alone until an operator requests it again.
     LetGo(ProviderId),
+    /// Take the permission of blocks away; each next access is reported by `Faulted`.
+    Protect(Protection),
+    /// Give all blocks of a VM their permission back.
+    Unprotect(VmId),
 }
 
 impl Action {
@@ -35,6 +39,8 @@ impl Action {
             Self::Scan(request) => Some(request.space.vm()),
             Self::QueryPlacement(query) => Some(query.vm),
             Self::Move(plan) => Some(plan.vm),
+            Self::Protect(protection) => Some(protection.vm),
+            Self::Unprotect(vm) => Some(*vm),
             Self::QueryProvider(_)
             | Self::Resize(_)
             | Self::Withdraw(..)

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::provision::{OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted};
 use crate::{
-    Gfn, PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, TierId, VmId,
+    FaultReport, Gfn, PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, TierId,
+    VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -48,6 +49,10 @@ pub enum Event {
     OrderWithdrawal(OrderWithdrawal),
     /// A provider may stand otherwise than it was seen, or be gone.
     ProviderChanged(ProviderId),
+    /// Accesses that protection faults showed.
+    Faulted(FaultReport),
+    /// A VM's counters and its guest's memory.
+    Statistics(VmStatistics),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -14,6 +14,7 @@ pub mod agent;
 pub mod bitmap;
 pub mod bytes;
 pub mod event;
+pub mod faults;
 pub mod id;
 pub mod log;
 pub mod printable;
@@ -31,6 +32,7 @@ pub use event::{
     BackingChange, Command, Event, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport,
     RamChange, RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
 };
+pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
 pub use tick::Tick;

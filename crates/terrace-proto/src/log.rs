@@ -183,6 +183,8 @@ impl Record {
                 Event::OrderOutcome(e) => body(EVENT + 16, e),
                 Event::OrderWithdrawal(e) => body(EVENT + 17, e),
                 Event::ProviderChanged(e) => body(EVENT + 18, e),
+                Event::Faulted(e) => body(EVENT + 19, e),
+                Event::Statistics(e) => body(EVENT + 20, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -193,6 +195,8 @@ impl Record {
                 Action::Withdraw(provider, order) => body(ACTION + 5, &(provider, order)),
                 Action::Answer(a) => body(ACTION + 6, a),
                 Action::LetGo(a) => body(ACTION + 7, a),
+                Action::Protect(a) => body(ACTION + 8, a),
+                Action::Unprotect(a) => body(ACTION + 9, a),
             },
             Self::Ranges(record) => record.encode(),
         }
@@ -206,7 +210,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 18;
+        const EVENT_LAST: u16 = EVENT + 20;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -228,7 +232,9 @@ impl Record {
                 15 => of(b, |e| Self::Event(Event::SizesWanted(e))),
                 16 => of(b, |e| Self::Event(Event::OrderOutcome(e))),
                 17 => of(b, |e| Self::Event(Event::OrderWithdrawal(e))),
-                _ => of(b, |e| Self::Event(Event::ProviderChanged(e))),
+                18 => of(b, |e| Self::Event(Event::ProviderChanged(e))),
+                19 => of(b, |e| Self::Event(Event::Faulted(e))),
+                _ => of(b, |e| Self::Event(Event::Statistics(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -238,6 +244,8 @@ impl Record {
             0x205 => of(b, |(p, o)| Self::Action(Action::Withdraw(p, o))),
             0x206 => of(b, |a| Self::Action(Action::Answer(a))),
             0x207 => of(b, |a| Self::Action(Action::LetGo(a))),
+            0x208 => of(b, |a| Self::Action(Action::Protect(a))),
+            0x209 => of(b, |a| Self::Action(Action::Unprotect(a))),
             _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }
@@ -560,6 +568,39 @@ mod tests {
         let all = std::iter::once(RangesRecord::Start(start)).chain(all);
         let all: Vec<_> = all.map(|r| (Tick(3), Record::Ranges(r))).collect();
         assert_eq!(read(&written(&all)), (all, 0, false));
+    }
+
+    #[test]
+    fn records_of_demand_are_read_back() {
+        use crate::{FaultReport, Protection, VmStatistics};
+        let vm = VmId(3);
+        let all = [
+            Record::Event(Event::Faulted(FaultReport {
+                vm,
+                accesses: 9,
+                blocks: vec![4, 2, 300],
+            })),
+            Record::Event(Event::Statistics(VmStatistics {
+                vm,
+                accesses: 1,
+                walks: 2,
+                tracking_ns: 3,
+                cpu_ns: 4,
+                total_bytes: 5,
+                free_bytes: 6,
+                used_swap_bytes: 7,
+            })),
+            Record::Action(Action::Protect(Protection {
+                vm,
+                blocks: vec![5, 1],
+            })),
+            Record::Action(Action::Unprotect(vm)),
+        ];
+        let all: Vec<_> = all.into_iter().map(|record| (Tick(3), record)).collect();
+        assert_eq!(read(&written(&all)), (all.clone(), 0, false));
+        // Their kinds stay: a log is read by later versions.
+        let kinds = all.iter().map(|(_, record)| record.encode().unwrap().0);
+        assert_eq!(kinds.collect::<Vec<_>>(), [0x113, 0x114, 0x208, 0x209]);
     }
 
     #[test]

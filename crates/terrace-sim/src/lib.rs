@@ -34,6 +34,7 @@ pub use scenario::{
     Cache, Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
     quantity,
 };
+pub use simulation::demand_result::{Demand, DemandCurve, DemandPoint, PhaseAt, WorkingSetAt};
 pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult, Way};
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
 pub use simulation::{Options, Output, Profiles, RunError, Simulation};

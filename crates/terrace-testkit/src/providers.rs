@@ -229,9 +229,12 @@ impl Providers {
                 self.answers.push_back(answer.result);
                 None
             }
-            Action::LetGo(_) | Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => {
-                None
-            }
+            Action::LetGo(_)
+            | Action::Scan(_)
+            | Action::QueryPlacement(_)
+            | Action::Move(_)
+            | Action::Protect(_)
+            | Action::Unprotect(_) => None,
         }
     }
 }

@@ -145,6 +145,11 @@ impl HotSet {
         word.is_some_and(|word| word >> (page % 64) & 1 == 1)
     }
 
+    /// The pages inside, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.queue.iter().copied()
+    }
+
     /// Number of pages inside.
     #[must_use]
     pub fn len(&self) -> usize {

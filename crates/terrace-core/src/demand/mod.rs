@@ -10,6 +10,7 @@
 //! pages accessed since the last access to the same page, so a memory of `s` pages misses distances of `s` and more.
 
 mod ages;
+mod config;
 mod curve;
 mod difference;
 mod distances;
@@ -22,9 +23,11 @@ mod sampled;
 mod stack;
 mod swap;
 mod tracked;
+mod tracker;
 mod working_set;
 
 pub use ages::Ages;
+pub use config::{DemandConfig, Track};
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
 pub use difference::Difference;
 pub use distances::Distances;
@@ -36,4 +39,5 @@ pub use sampled::{DEFAULT_SAMPLED_PAGES, Sampled};
 pub use stack::Stack;
 pub use swap::{Swap, VALUES};
 pub use tracked::Tracked;
+pub use tracker::Tracker;
 pub use working_set::{WorkingSet, WorkingSets};

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
+
 use crate::error::ConfigError;
 
 /// Length of a window, ns (HPMBS §4.1: 0.1 s).
@@ -75,7 +77,7 @@ impl PhaseConfig {
 }
 
 /// A change of a VM's phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PhaseChange {
     /// A phase began: the walks are others than before.
     Began,

@@ -11,6 +11,7 @@
 mod budget;
 mod check;
 mod classify;
+mod demand;
 mod explain;
 pub mod heat;
 mod history;
@@ -98,6 +99,8 @@ pub struct Engine {
     paused: bool,
     /// The VM whose plans were issued last: the next one is served first.
     served: Option<VmId>,
+    /// The demand of VMs is tracked.
+    tracks: bool,
 }
 
 impl Engine {
@@ -126,6 +129,7 @@ impl Engine {
             place: None,
             paused: false,
             served: None,
+            tracks: false,
         })
     }
 
@@ -174,6 +178,8 @@ impl Engine {
             Event::OrderOutcome(outcome) => self.provision.outcome(now, &outcome),
             Event::OrderWithdrawal(withdrawal) => self.provision.withdrawn(now, withdrawal),
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
+            Event::Faulted(report) => self.faulted(&report),
+            Event::Statistics(seen) => self.statistics(now, &seen),
         }
         self.provision.advance(now);
         // The changes of an event count for the moves that it lets continue.
@@ -231,7 +237,14 @@ impl Engine {
     /// Bytes on the heap that grow with the number of pages.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let vm = |vm: &Vm| vm.pages.heap_bytes() + vm.moving.heap_bytes();
+        let vm = |vm: &Vm| {
+            let demand = vm
+                .observer
+                .demand
+                .as_ref()
+                .map_or(0, |demand| demand.heap_bytes());
+            vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand
+        };
         self.vms.values().map(vm).sum()
     }
 

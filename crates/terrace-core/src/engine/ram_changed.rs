@@ -7,10 +7,9 @@ use terrace_proto::{PAGE_SIZE, RamChange, Tick};
 
 use super::Shared;
 use super::rounds::Phase;
-use super::vm::Vm;
+use super::vm::{Observer, Vm};
 use crate::pages::Pages;
 use crate::ram::Ram;
-use crate::track::Tracker;
 
 impl Vm {
     /// Takes in that the VM's RAM is another one. The round under way is given up, plans under way are cancelled page
@@ -39,6 +38,7 @@ impl Vm {
         let before = self.pages.ram().pages();
         self.pages = Pages::new(ram, self.pages.tiers());
         self.unmapped = false;
+        self.observer = Observer::new(self.policy.observe, self.pages.ram(), &shared.config);
         self.rounds.restart(now, change.unit, &shared.config);
         let mib = |pages: u64| (pages * PAGE_SIZE) >> 20;
         let text = format!(
@@ -60,7 +60,7 @@ impl Vm {
         self.pages = Pages::new(self.pages.ram().clone(), self.pages.tiers());
         self.found_since(held, &mut shared.tiers);
         self.history.forget_moves();
-        self.tracker = Tracker::new(self.policy.observe, shared.config.max_level);
+        self.observer = Observer::new(self.policy.observe, self.pages.ram(), &shared.config);
     }
 
     /// Takes all pages off their plans; the moves of some may have been made.

@@ -129,7 +129,8 @@ impl Vm {
         let cost = self.bill_pass(answer.stats.cpu_ns, window == 0, shared);
         if window > 0 {
             let covered = window - self.rounds.writes_seen_in;
-            self.tracker
+            self.observer
+                .tracker
                 .record(&mut self.pages, window, answer, covered);
             if answer.written.is_some() {
                 self.rounds.writes_seen_in = window;
@@ -285,7 +286,7 @@ impl Vm {
         let rearm = if shared.config.rearm_all {
             Rearm::All
         } else {
-            self.tracker.rearm(&self.pages, window)
+            self.observer.tracker.rearm(&self.pages, window)
         };
         let request = self.scan(shared, rearm, !full, false);
         self.rounds.phase = Phase::Scanning {

@@ -137,6 +137,9 @@ impl Vm {
             Observe::GuestScan | Observe::GuestScanPlain => "guest page tables",
             Observe::PmlLog => "guest page tables that PML logged",
             Observe::EptScan => "second-stage page tables",
+            Observe::ProtectionFaults => {
+                return "protection faults outside of a hot set of 2 MiB blocks".into();
+            }
             Observe::None => return "nothing is looked at; every page counts as known".into(),
         };
         let filter = match self.policy.observe {

@@ -7,6 +7,7 @@ use terrace_proto::snapshot::{Neighbours, Round, Share};
 use terrace_proto::{PageSize, Tick, TierId, TierLimit, VmId};
 
 use super::refusal::MoveRefusal;
+use crate::demand::{Curve, PhaseChange};
 use crate::reasons::Reason;
 
 /// The phase of a VM's round.
@@ -169,4 +170,67 @@ pub struct VmView {
     pub counters: Counters,
     /// The reasons that are stored, oldest first.
     pub reasons: Vec<Reason>,
+}
+
+/// Whether a VM's accesses are tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrackingView {
+    /// They are not.
+    Off,
+    /// They are.
+    On,
+    /// They are not for now, because tracking took too much of the VM's time.
+    Resting,
+}
+
+/// The memory that a VM used in one second, by its tracked accesses; or the demand alone, of a guest that swaps while
+/// none are tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DemandEstimate {
+    /// The second's end.
+    pub at: Tick,
+    /// Tracked accesses.
+    pub tracked: u64,
+    /// Memory that was tracked in the second, or in the hot set, bytes.
+    pub footprint_bytes: u64,
+    /// Memory that 95 % of the tracked reuses need, bytes.
+    pub most_95_bytes: u64,
+    /// Memory that 99 % of the tracked reuses need, bytes.
+    pub most_99_bytes: u64,
+    /// Memory that all tracked reuses need, bytes.
+    pub all_bytes: u64,
+    /// Whether the guest swapped.
+    pub is_swapping: bool,
+    /// The demand, bytes: the memory for 99 % of the reuses; of a guest that swaps, its size and its used swap.
+    pub demand_bytes: u64,
+}
+
+/// The demand of a VM, and how it was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DemandView {
+    /// Whether accesses are tracked now.
+    pub tracking: TrackingView,
+    /// Faults that were tracked.
+    pub tracked_faults: u64,
+    /// Blocks of 2 MiB that were ever tracked.
+    pub known_blocks: u64,
+    /// Size of the hot set, blocks of 2 MiB.
+    pub hot_set_pages: u32,
+    /// Its largest size so far.
+    pub largest_hot_set_pages: u32,
+    /// Number of rests.
+    pub rests: u64,
+    /// Time of all rests, the one under way to its end, ns.
+    pub rest_ns: u64,
+    /// Number of phases that began.
+    pub phases: u64,
+    /// Whether the phase is stable.
+    pub is_stable: bool,
+    /// The first changes of phase.
+    pub changes: Vec<(Tick, PhaseChange)>,
+    /// The last second in which accesses were tracked.
+    pub estimate: Option<DemandEstimate>,
+    /// The misses of each size of memory, at most 256 points; `None` before anything was tracked.
+    pub curve: Option<Curve>,
 }

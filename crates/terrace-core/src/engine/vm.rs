@@ -5,6 +5,7 @@
 
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
+use super::demand::Demand;
 use super::history::History;
 use super::moves::Moving;
 use super::pool::FastSize;
@@ -24,7 +25,7 @@ pub(crate) struct Vm {
     pub id: VmId,
     pub name: String,
     pub policy: Policy,
-    pub tracker: Tracker,
+    pub observer: Observer,
     pub place: Box<dyn PlaceStage>,
     pub pages: Pages,
     /// The location of its RAM is unknown for now.
@@ -34,6 +35,24 @@ pub(crate) struct Vm {
     pub rounds: Rounds,
     pub moving: Moving,
     pub history: History,
+}
+
+/// The ways in which a VM's accesses are observed.
+pub(crate) struct Observer {
+    /// Of scans.
+    pub tracker: Tracker,
+    /// Of protection faults, if the policy lives on them.
+    pub demand: Option<Box<Demand>>,
+}
+
+impl Observer {
+    /// A VM with this RAM that was not seen yet.
+    pub fn new(observe: Observe, ram: &Ram, config: &EngineConfig) -> Self {
+        Self {
+            tracker: Tracker::new(observe, config.max_level),
+            demand: Demand::new(observe, ram, config),
+        }
+    }
 }
 
 impl Vm {
@@ -52,12 +71,13 @@ impl Vm {
         let choice = config.vm_policies.get(&spec.name).unwrap_or(&config.policy);
         let policy = choice.resolve("policy").map_err(|e| e.to_string())?;
         let tiers = u8::try_from(config.tiers.len()).unwrap_or(u8::MAX);
-        let stays = policy.place == policy::Place::Stay && place.is_none();
+        let stays = policy.observe == Observe::ProtectionFaults
+            || (policy.place == policy::Place::Stay && place.is_none());
         Ok(Self {
             id: spec.vm,
             name: spec.name.clone(),
             policy,
-            tracker: Tracker::new(policy.observe, config.max_level),
+            observer: Observer::new(policy.observe, &ram, config),
             place: place.unwrap_or_else(|| Box::new(named_place(policy, config))),
             pages: Pages::new(ram, tiers),
             unmapped: false,

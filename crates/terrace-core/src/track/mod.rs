@@ -40,7 +40,7 @@ impl Tracker {
                 Self::MultiLevelQueue(MultiLevelQueue::new(max_level))
             }
             Observe::GuestScanPlain | Observe::EptScan => Self::Plain,
-            Observe::None => Self::None,
+            Observe::ProtectionFaults | Observe::None => Self::None,
         }
     }
 

@@ -259,7 +259,10 @@ impl World {
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)
-            | Action::LetGo(_) => {}
+            | Action::LetGo(_)
+            // Of a simulated VM alone.
+            | Action::Protect(_)
+            | Action::Unprotect(_) => {}
             Action::Move(plan) => {
                 let report = self.migrate(&plan);
                 if self.dice.below(3) == 0 {

@@ -6,6 +6,7 @@
 mod bars;
 mod cast;
 mod chart;
+mod demand;
 mod format;
 mod heat;
 mod over_time;
@@ -71,6 +72,10 @@ fn parts(cast: &Cast) -> String {
     for value in cast.sweep() {
         let here = cast.swept(value);
         let mut body = section("Run time and slowdown", &bars::draw(&here));
+        let demand = demand::draw(&here);
+        if !demand.is_empty() {
+            body += &section("Memory demand", &demand);
+        }
         if here.end() > 0.0 {
             let lines = legend.clone() + &over_time::hits_and_moves(&here);
             body += &section("Fast hits and moves over time", &lines);

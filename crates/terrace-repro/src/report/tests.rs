@@ -39,6 +39,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
             migrate: 3.0,
         },
         provision: None,
+        demand: None,
     }
 }
 
@@ -296,4 +297,49 @@ fn runs_without_numbers_or_samples_make_a_page_too() {
     odd.timeline.vms[1].samples[2].heat = vec![u32::MAX; 200];
     odd.timeline.vms[1].memory_bytes = 0;
     check_markup(&html("odd", &[odd]));
+}
+
+#[test]
+fn a_demand_is_drawn_with_its_curve_and_its_seconds() {
+    use terrace_sim::{Demand, DemandCurve, DemandPoint, PhaseAt, WorkingSetAt};
+    let point = |gib: u64, miss_ratio| DemandPoint {
+        bytes: gib * GIB,
+        miss_ratio,
+        ..DemandPoint::default()
+    };
+    let second = |at_s, gib: u64| WorkingSetAt {
+        at_s,
+        demand_bytes: gib * GIB,
+        ..WorkingSetAt::default()
+    };
+    let demand = Demand {
+        curve: Some(DemandCurve {
+            source: "restored".into(),
+            points: vec![point(1, 1.0), point(2, 1e-4), point(4, 0.0)],
+            ..DemandCurve::default()
+        }),
+        working_sets: vec![second(1.0, 2), second(2.0, 4), second(9.0, 1)],
+        phases: vec![PhaseAt {
+            at_s: 5.0,
+            change: "began".into(),
+        }],
+        ..Demand::default()
+    };
+    let with = |demand| Output {
+        result: RunResult {
+            policy: "hpmbs".into(),
+            vms: vec![VmResult {
+                demand,
+                ..vm_result("a<b", "hpmbs", 1.1)
+            }],
+            ..RunResult::default()
+        },
+        timeline: Timeline::default(),
+    };
+    let page = html("demand", &[with(Some(demand))]);
+    assert!(page.contains("a&lt;b: misses by memory"), "{page}");
+    assert!(page.contains("<title>hpmbs, restored</title>"), "{page}");
+    assert!(page.contains("a&lt;b: demand over time"), "{page}");
+    assert!(!page.contains("NaN") && !page.contains("inf\""), "{page}");
+    assert!(!html("none", &[with(None)]).contains("Memory demand"));
 }

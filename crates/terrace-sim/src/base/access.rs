@@ -102,6 +102,12 @@ pub trait Source: Send {
     /// The pace of the accesses that the last [`Source::fill`] gave.
     fn pace(&self) -> Pace;
 
+    /// Number of programs that ended before the one whose accesses the last [`Source::fill`] gave. Each program has
+    /// memory of its own: it may begin only after the one before it ended on all vCPUs.
+    fn program(&self) -> u64 {
+        0
+    }
+
     /// A copy of the source in the same state (the oracle reads ahead with it).
     fn fork(&self) -> Box<dyn Source>;
 }

@@ -62,9 +62,39 @@ impl Reclaim {
         }
     }
 
+    /// Frees all memory of a program that ended, on the swap device too; returns the time that this takes, ps. The host
+    /// sees nothing of it: what backs the frames stays.
+    pub fn end_program(&mut self, space: &mut Space, costs: &Costs) -> u64 {
+        let freed = self.release(space, 0);
+        space.shootdowns += 1;
+        costs.guest_page_work * freed
+    }
+
+    /// Frees the load's pages from `first` on; returns the number of leaves.
+    pub fn release(&mut self, space: &mut Space, first: u32) -> u64 {
+        let released = space.guest.release(first);
+        let leaves = released.frames.len() as u64 + released.swapped;
+        self.device += released.swapped;
+        self.free.extend(released.frames);
+        leaves
+    }
+
+    /// Free 4 KiB pages of the guest, those that its load never uses included.
+    #[must_use]
+    pub fn free_pages(&self, space: &Space) -> u64 {
+        self.spare + self.free.len() as u64 * space.guest.pages_per_leaf()
+    }
+
+    /// Free pages of the swap device.
+    #[must_use]
+    pub fn free_swap_pages(&self) -> u64 {
+        self.device
+    }
+
     /// Brings a page in; returns the time that this takes, ps.
     fn bring_in(&mut self, space: &mut Space, costs: &Costs, page: u32) -> u64 {
-        let mut ps = costs.guest_page_work;
+        // The pages of a leaf are filled one by one: with zeros, or from the device.
+        let mut ps = costs.guest_page_work * space.guest.pages_per_leaf();
         // Its place on the device serves for what is taken out for it; otherwise a full device would
         // stop the guest for ever.
         let swapped = space.guest.is_swapped(page);

@@ -62,6 +62,8 @@ impl Management {
             | Action::Withdraw(..)
             | Action::Answer(_)
             | Action::LetGo(_) => return,
+            // Done by the vCPU that faulted.
+            Action::Protect(_) | Action::Unprotect(_) => return,
             Action::Scan(request) => Work::Scan(request),
             Action::QueryPlacement(query) => Work::Query(query),
             Action::Move(plan) => {

@@ -62,7 +62,24 @@ impl Vm {
                 vcpu.progress_mut().stop(end);
             }
         }
+        self.end_program(&env.costs);
         self.account.hold(self.space.held());
+    }
+
+    /// Lets the load's next program begin if no vCPU is in the one before, whose memory the guest frees first.
+    fn end_program(&mut self, costs: &Costs) {
+        let programs = self.vcpus.iter().filter_map(Vcpu::program);
+        let ended = self.space.guest.ended_programs();
+        let Some(next) = programs.min().filter(|next| *next > ended) else {
+            return;
+        };
+        self.space.guest.begin_program(next);
+        if let Some(reclaim) = &mut self.answers.reclaim {
+            let ps = reclaim.end_program(&mut self.space, costs);
+            for vcpu in &mut self.vcpus {
+                vcpu.interrupt(ps);
+            }
+        }
     }
 
     /// Whether the load begins in this quantum or began before.

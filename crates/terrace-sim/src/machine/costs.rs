@@ -33,6 +33,8 @@ pub struct Costs {
     pub exit: u64,
     /// A second-stage fault: exit, the host's look-up of the page, filling the mapping.
     pub second_stage_fault: u64,
+    /// Loads and stores that a program retires per µs of its own computing, beside the accesses that are simulated.
+    pub instructions_per_us: u64,
     /// A hinting fault, in guest or host: the processor's fault, finding the page, restoring its entry.
     pub hint_fault: u64,
     /// Taking the present bit from one leaf entry, or giving it back.
@@ -95,6 +97,7 @@ impl Default for Costs {
             walkers: 2,
             exit: 1_000 * PS,
             second_stage_fault: 2_500 * PS,
+            instructions_per_us: 1_000,
             hint_fault: 1_500 * PS,
             hint_page: 20 * PS,
             lru_page: 150 * PS,

@@ -16,6 +16,7 @@ pub mod last_level;
 pub mod lines;
 pub mod memory_mode;
 pub mod mmu;
+pub mod permissions;
 pub mod pml;
 pub mod pmu;
 pub mod profile;

@@ -3,6 +3,7 @@
 use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
+use super::permissions::Permissions;
 use crate::base::number::{index, low, to_usize};
 
 /// State bits of a page. The tier is in bits 0 and 1.
@@ -38,6 +39,8 @@ pub struct SecondStage {
     /// The blocks of 2 MiB, if they can be split: units are of 4 KiB then, and the first unit of a whole block stands
     /// for all of it.
     blocks: Option<Blocks>,
+    /// The permissions of level 2 entries, if they are taken away to see accesses.
+    pub permissions: Option<Box<Permissions>>,
 }
 
 /// Blocks of 512 units.
@@ -67,6 +70,7 @@ impl SecondStage {
             first_counted: first_data >> shift,
             tables: table_frames.div_ceil(1 << shift),
             blocks: None,
+            permissions: None,
         }
     }
 
@@ -101,6 +105,7 @@ impl SecondStage {
                 whole,
                 tables: by_host,
             }),
+            permissions: self.permissions,
         }
     }
 
@@ -259,6 +264,7 @@ impl SecondStage {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let whole = self.blocks.as_ref().map_or(0, |b| b.whole.heap_bytes());
-        self.units.capacity() + whole
+        let permissions = self.permissions.as_ref().map_or(0, |p| p.heap_bytes());
+        self.units.capacity() + whole + permissions
     }
 }

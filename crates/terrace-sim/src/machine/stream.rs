@@ -59,6 +59,11 @@ impl Stream {
         self.source.pace()
     }
 
+    /// Number of programs that ended before that of the accesses in the batch.
+    pub(super) fn program(&self) -> u64 {
+        self.source.program()
+    }
+
     /// A copy of the source of the accesses after the batch.
     pub(super) fn fork_source(&self) -> Box<dyn Source> {
         self.source.fork()

@@ -35,6 +35,15 @@ pub enum Level {
     Pdpte,
 }
 
+/// The memory of leaves that were taken out.
+#[derive(Clone, Debug, Default)]
+pub struct Released {
+    /// The first frame of each leaf.
+    pub frames: Vec<u32>,
+    /// Pages that were on the swap device.
+    pub swapped: u64,
+}
+
 /// The guest's page tables and RAM.
 #[derive(Debug)]
 pub struct Guest {
@@ -47,6 +56,8 @@ pub struct Guest {
     first_data: u32,
     /// The 2 MiB leaves that are split; `None` if they cannot be split.
     split: Option<PageBitmap>,
+    /// Number of programs that ended, with all their memory.
+    ended: u64,
 }
 
 impl Guest {
@@ -101,6 +112,7 @@ impl Guest {
             pages,
             first_data: low(first_data),
             split: splits.then(|| PageBitmap::new(blocks)),
+            ended: 0,
         };
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
@@ -336,15 +348,51 @@ impl Guest {
     /// Whether a page is on the swap device. (A page that is neither there nor mapped was never touched.)
     #[must_use]
     pub fn is_swapped(&self, page: u32) -> bool {
-        self.entry(Level::Leaf, page) == SWAPPED
+        self.entry(self.leaf_level(page), page) == SWAPPED
     }
 
-    /// Maps a 4 KiB page to a frame.
+    /// Maps the leaf around a page to a frame: the first of 512 if the leaf is of 2 MiB.
     pub fn map(&mut self, page: u32, frame: u32) {
-        let entry = Gfn(u64::from(frame)).gpa().0 | WRITABLE | USER | PRESENT | ACCESSED;
-        if let Some(slot) = self.slot(Level::Leaf, page) {
+        let leaf = self.leaf_level(page);
+        let large = if leaf == Level::Leaf { 0 } else { LARGE };
+        let entry = Gfn(u64::from(frame)).gpa().0 | WRITABLE | USER | PRESENT | ACCESSED | large;
+        if let Some(slot) = self.slot(leaf, page) {
             slot.store(entry, Ordering::Relaxed);
         }
+    }
+
+    /// Takes the leaves of the pages from `first` on out, as the end of their program does: no page is mapped or on
+    /// the swap device then.
+    pub fn release(&mut self, first: u32) -> Released {
+        let mut released = Released::default();
+        let step = if self.huge() { 512 } else { 1 };
+        let pages = low(self.pages);
+        for page in (first.next_multiple_of(step)..pages).step_by(index(step)) {
+            released.swapped += u64::from(self.is_swapped(page));
+            released.frames.extend(self.frame(page));
+            if let Some(slot) = self.slot(self.leaf_level(page), page) {
+                slot.store(0, Ordering::Relaxed);
+            }
+        }
+        released
+    }
+
+    /// Number of programs of the load that ended: only the next one may run.
+    #[must_use]
+    #[inline]
+    pub fn ended_programs(&self) -> u64 {
+        self.ended
+    }
+
+    /// Lets the program run before which so many ended.
+    pub fn begin_program(&mut self, ended: u64) {
+        self.ended = ended;
+    }
+
+    /// 4 KiB pages of a leaf, before any was split.
+    #[must_use]
+    pub fn pages_per_leaf(&self) -> u64 {
+        if self.huge() { 512 } else { 1 }
     }
 
     /// Clears A of a page's leaf and returns whether it was set, as the guest's own reclaim does.

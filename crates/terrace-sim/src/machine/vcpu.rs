@@ -87,6 +87,8 @@ pub struct Vcpu {
     waiting: bool,
     /// Whether the accesses of the batch come before the last-level cache.
     before_cache: bool,
+    /// Number of programs that ended before that of the batch.
+    program: u64,
 }
 
 impl Vcpu {
@@ -104,6 +106,7 @@ impl Vcpu {
             flush_at: 0,
             waiting: false,
             before_cache: false,
+            program: 0,
         }
     }
 
@@ -165,6 +168,11 @@ impl Vcpu {
         while self.progress.clock() < env.end_ps && self.is_running() {
             if self.stream.is_empty() && !self.refill(space, env) {
                 self.progress.end();
+                return;
+            }
+            if self.program != space.guest.ended_programs() {
+                // Another vCPU is still in the program before.
+                self.progress.wait(env.end_ps);
                 return;
             }
             if !self.step(space, env, faults) {
@@ -313,6 +321,7 @@ impl Vcpu {
     /// Takes the next accesses from the load; returns whether there are any.
     fn refill(&mut self, space: &Space, env: &Environment) -> bool {
         self.stream.refill(env.now_ns);
+        self.program = self.stream.program();
         self.follow_pace(env);
         if space.guest.pages() > READ_AHEAD_PAGES {
             let read = |sum, access: &Access| sum ^ space.peek(access.page());
@@ -341,6 +350,18 @@ impl Vcpu {
         if self.is_running() {
             self.progress.advance(ps);
         }
+    }
+
+    /// Number of programs that ended before the one that the vCPU is in; `None` after the load's end.
+    #[must_use]
+    pub fn program(&self) -> Option<u64> {
+        self.is_running().then_some(self.program)
+    }
+
+    /// Time of the processor per access of the batch, ps.
+    #[must_use]
+    pub fn compute_ps(&self) -> u64 {
+        self.prices.compute
     }
 
     /// The accesses left in the batch, and whether they come before the last-level cache.

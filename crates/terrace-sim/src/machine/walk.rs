@@ -56,6 +56,9 @@ impl Mmu {
         };
         let unit = space.second.unit_of(frame);
         ps += self.host_lines(space, env, frame);
+        if let Some(permissions) = &mut space.second.permissions {
+            waits += permissions.access(&mut space.counts, &env.costs, frame);
+        }
         let state = space.second.get(unit);
         // Both stand for a move under way: pages are unmapped or write-protected while they are copied.
         let stuck = state & bits::UNMAPPED != 0 || (write && state & bits::PROTECTED != 0);

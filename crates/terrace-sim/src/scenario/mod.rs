@@ -23,6 +23,7 @@ mod variants;
 
 use std::path::PathBuf;
 
+use terrace_core::policy::Observe;
 use terrace_core::{EngineConfig, PolicyChoice, Share};
 use terrace_proto::PageSize;
 
@@ -225,6 +226,15 @@ impl Vm {
 }
 
 impl HostPolicy {
+    /// Whether the policy learns of accesses by protection faults.
+    pub(crate) fn tracks_faults(&self) -> bool {
+        let Self::Engine(_, choice) = self else {
+            return false;
+        };
+        let policy = choice.resolve("policy");
+        policy.is_ok_and(|policy| policy.observe == Observe::ProtectionFaults)
+    }
+
     /// The policy's name, as given.
     #[must_use]
     pub fn name(&self) -> String {

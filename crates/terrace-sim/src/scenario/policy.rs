@@ -2,7 +2,7 @@
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use terrace_core::policy::{Observe, PolicyStages, Registry};
+use terrace_core::policy::{Observe, Place, Policy, PolicyStages, Registry};
 use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
@@ -111,11 +111,14 @@ pub fn descriptions() -> Vec<Description> {
     all
 }
 
-/// Whether a policy of that name is run by neither the engine nor a mechanism, so that it has no rounds.
+/// Whether a policy of that name places no pages, or is run by neither the engine nor a mechanism, so that it has no
+/// rounds.
 #[must_use]
 pub fn is_unmanaged(name: &str) -> bool {
     let bare = bare(name);
-    is_memory_mode(bare) || is_clairvoyant(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
+    let stays = |name: &PolicyName| name.stages().place == Place::Stay && name.name() == bare;
+    let has_no_rounds = is_memory_mode(bare) || engine_names().any(|name| stays(&name));
+    has_no_rounds || is_clairvoyant(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
 }
 
 /// Whether the policy of that name is a bound.
@@ -273,22 +276,36 @@ impl RawPolicy {
             } => Fault::new(key, format!("\"{value}\" is unknown: allowed is {allowed}")),
             other => Fault::new(path, other.to_string()),
         })?;
-        if resolved.observe == Observe::None {
-            let what = "nothing is observed, so there is nothing to simulate: set observe, or name \
-                        first-touch, interleave, all-fast, all-slow, static-best or clairvoyant alone";
-            return Err(Fault::new(path, what));
-        }
-        if Registry::Simulator.lacks(&resolved).is_some() {
-            let all: Vec<&str> = engine_names().map(PolicyName::name).collect();
-            let what = format!(
-                "\"{}\" has no stages that can be replaced: allowed is {}",
-                choice.base(),
-                all.join(", ")
-            );
-            return Err(Fault::new(format!("{path}.base"), what));
-        }
+        check_stages(&resolved, &choice, path)?;
         Ok(HostPolicy::Engine(name, choice))
     }
+}
+
+/// Checks that the stages together can be simulated.
+fn check_stages(resolved: &Policy, choice: &PolicyChoice, path: &str) -> Result<(), Fault> {
+    if resolved.observe == Observe::None {
+        let what = "nothing is observed, so there is nothing to simulate: set observe, or name \
+                    first-touch, interleave, all-fast, all-slow, static-best or clairvoyant alone";
+        return Err(Fault::new(path, what));
+    }
+    if resolved.observe == Observe::ProtectionFaults && resolved.place != Place::Stay {
+        let what = format!(
+            "protection faults show which memory is used, not how often: place = \"{}\" cannot rank by them; set \
+             observe, or name hpmbs",
+            resolved.place.name()
+        );
+        return Err(Fault::new(format!("{path}.place"), what));
+    }
+    if Registry::Simulator.lacks(resolved).is_some() {
+        let all: Vec<&str> = engine_names().map(PolicyName::name).collect();
+        let what = format!(
+            "\"{}\" has no stages that can be replaced: allowed is {}",
+            choice.base(),
+            all.join(", ")
+        );
+        return Err(Fault::new(format!("{path}.base"), what));
+    }
+    Ok(())
 }
 
 /// The bound that knows each window, if the table names it.

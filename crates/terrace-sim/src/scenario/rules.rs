@@ -18,6 +18,11 @@ const MIN_PAGES: u64 = 1024;
 /// Largest scale: the engine's numbers of bytes are divided by it and may not vanish.
 pub(super) const MAX_SCALE: u64 = 1024;
 
+/// Largest scale with protection faults: there are as many per access at any scale, and a second has fewer accesses the
+/// larger the scale is. With one fault in 10 million accesses, the fewest that a hot set is resized for, a busy VM of
+/// eight vCPUs has some ten a second at scale 4: fewer would give no 95 % of a second's distances.
+const MAX_FAULTS_SCALE: u64 = 4;
+
 /// Most memory of one VM, bytes: half of the reach of a program's 47 bits of addresses.
 const MAX_BYTES: u64 = 1 << 46;
 
@@ -58,6 +63,7 @@ impl Scenario {
             vm.workload.check_vcpus(vm.vcpus).map_err(wrong)?;
         }
         self.check_scale()?;
+        self.check_faults()?;
         for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
             self.check_load(vm, pages, &format!("vm[{i}].workload"))?;
         }
@@ -93,6 +99,12 @@ impl Scenario {
             if !vm.shortage.is_none() {
                 let what =
                     format!("{name} cannot be simulated with swap or a balloon: leave them out");
+                return Err(Fault::new(path, what));
+            }
+            if vm.workload.frees_memory() {
+                let what = format!(
+                    "{name} cannot be simulated with programs that free their memory: set fresh = false in the load"
+                );
                 return Err(Fault::new(path, what));
             }
             self.check_needs(vm, &path)?;
@@ -205,6 +217,10 @@ impl Scenario {
                 let what = "memory-mode cannot be simulated with swap or a balloon: leave them out";
                 return Err(Fault::new(format!("vm[{i}].policy"), what));
             }
+            if vm.workload.frees_memory() {
+                let what = "memory-mode cannot be simulated with programs that free their memory: set fresh = false in the load";
+                return Err(Fault::new(format!("vm[{i}].policy"), what));
+            }
             let path = format!("vm[{i}].workload");
             let pages = vm.workload.pages(self.machine.scale, &self.folder);
             let pages = pages.map_err(|error| Fault::new(path.as_str(), error.to_string()))?;
@@ -284,6 +300,23 @@ impl Scenario {
         Ok(())
     }
 
+    /// Checks that a second has faults enough for the policies that live on them.
+    fn check_faults(&self) -> Result<(), Fault> {
+        let scale = self.machine.scale;
+        let vm = self.vms.iter().find(|vm| vm.policy.tracks_faults());
+        let Some(vm) = vm.filter(|_| scale > MAX_FAULTS_SCALE) else {
+            return Ok(());
+        };
+        let largest = self.largest_scale(&self.extents(), MAX_FAULTS_SCALE);
+        let what = format!(
+            "at scale {scale}, a second has too few protection faults for \"{}\" of VM \"{}\", because there are as \
+             many per access at any scale: the largest scale allowed is {largest}",
+            vm.policy.name(),
+            vm.name
+        );
+        Err(Fault::new("machine.scale", what))
+    }
+
     /// All sizes that must be whole pages; no size is 0.
     fn extents(&self) -> Vec<Extent> {
         let mut all = Vec::new();
@@ -333,15 +366,23 @@ impl Scenario {
 
     /// A sentence with the largest scale at which all sizes are whole pages and enough of them.
     fn largest(&self, extents: &[Extent]) -> String {
+        let tracks = self.vms.iter().any(|vm| vm.policy.tracks_faults());
+        let most = if tracks { MAX_FAULTS_SCALE } else { MAX_SCALE };
+        let largest = self.largest_scale(extents, most);
+        format!("the largest scale allowed is {largest}")
+    }
+
+    /// The largest scale up to `most` at which all sizes are whole pages and enough of them.
+    fn largest_scale(&self, extents: &[Extent], most: u64) -> u64 {
         let pages = extents.iter().map(|e| e.bytes / e.page.bytes());
         let common = pages.fold(0, gcd);
         let enough = self
             .vms
             .iter()
             .map(|vm| vm.bytes() / vm.pages.host.bytes() / MIN_PAGES);
-        let most = enough.min().unwrap_or(1).min(MAX_SCALE);
+        let most = enough.min().unwrap_or(1).min(most);
         let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
-        format!("the largest scale allowed is {}", largest.unwrap_or(1))
+        largest.unwrap_or(1)
     }
 
     fn check_load(&self, vm: &Vm, pages: u64, path: &str) -> Result<(), Fault> {

@@ -6,6 +6,8 @@
 //! 64th of a second.
 
 mod clock;
+mod demand;
+pub mod demand_result;
 mod machine;
 mod recorder;
 pub mod result;
@@ -33,6 +35,7 @@ use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
 use crate::scenario::{HostPolicy, Scenario};
 use clock::Clock;
+use demand_result::{Demand, WorkingSets};
 use machine::Machine;
 use recorder::Recorder;
 use result::{Overhead, Provisioned, RunResult, VmResult};
@@ -84,6 +87,10 @@ pub struct Simulation {
     recorder: Recorder,
     /// The time of the next report of free memory to the engine, ns of the full-size machine.
     memory_at: u64,
+    /// The time of the next report of VMs' statistics to the engine, ns of the full-size machine.
+    statistics_at: u64,
+    /// The working sets that the engine found, by VM.
+    working_sets: Vec<WorkingSets>,
     /// Number of rounds that each VM had ended at the last sample.
     rounds: Vec<u64>,
     /// Most bytes of state seen: of the engine, and in all.
@@ -172,6 +179,9 @@ impl Simulation {
     /// Sends the engine an event, and starts the actions that it decides.
     fn hear(&mut self, event: Event) {
         for action in self.session.hear(self.now(), event) {
+            if self.act_on_permissions(&action) {
+                continue;
+            }
             if let Some(came) = self.act_on_sizes(&action) {
                 self.hear(came);
                 continue;
@@ -208,7 +218,7 @@ impl Simulation {
         free = self.machine.free(&self.vms);
         let mut traffic = [Traffic::default(); TIERS];
         let mut memory = self.machine.memory(&mut traffic, &mut free);
-        let events = self
+        let mut events = self
             .management
             .run_quantum(end, quantum, &mut self.vms, &mut memory);
         for vm in &mut self.vms {
@@ -220,7 +230,9 @@ impl Simulation {
             .load(quantum, traffic, &mut self.vms, after - before);
         self.clock.advance();
         self.balloons();
+        events.extend(self.observe_demand());
         self.tell_engine(events);
+        self.keep_working_sets();
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
         self.recorder.sample_if_due(now, scale, &mut self.vms);
     }
@@ -411,6 +423,8 @@ impl Simulation {
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
+        let permissions = vm.space.second.permissions.as_deref();
+        let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         let rounds = match &spec.policy {
             HostPolicy::Engine(..) => self.rounds[position(vm.id)],
@@ -450,11 +464,15 @@ impl Simulation {
             vm_exits: (counts.exits - counts.scan_exits) * scale + counts.scan_exits,
             major_faults: counts.major_faults * scale,
             overhead_s: Overhead {
-                track: seconds(vm.account.spent.track),
+                track: seconds(vm.account.spent.track + in_faults),
                 classify: seconds(vm.account.spent.classify),
                 migrate: seconds(vm.account.spent.migrate),
             },
             provision: vm.provision.as_deref().map(Provisioned::of),
+            demand: self
+                .engine()
+                .demand(vm.id)
+                .map(|demand| Demand::of(demand, &self.working_sets[position(vm.id)], scale)),
         }
     }
 

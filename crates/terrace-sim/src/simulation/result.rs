@@ -6,6 +6,7 @@
 use serde::Serialize;
 use terrace_proto::PAGE_SIZE;
 
+use super::demand_result::Demand;
 use crate::base::number::float;
 use crate::host::provision;
 use crate::machine::{PS, TIERS};
@@ -121,6 +122,9 @@ pub struct VmResult {
     /// The work of the device that sized the VM's tiers, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provision: Option<Provisioned>,
+    /// The VM's demand, if its policy tracks that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demand: Option<Demand>,
 }
 
 /// A device's work for a VM.

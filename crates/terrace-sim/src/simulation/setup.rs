@@ -12,13 +12,14 @@ use terrace_proto::{
 };
 
 use super::clock::Clock;
+use super::demand_result::WorkingSets;
 use super::machine::Machine;
 use super::recorder::Recorder;
 use super::timeline::{Timeline, VmTimeline};
 use super::{Options, Profiles, RunError, Simulation, sizes};
 use crate::base::access::Access;
 use crate::base::load::{Context, Stop};
-use crate::base::number::{float, to_usize, whole};
+use crate::base::number::{float, low, to_usize, whole};
 use crate::base::side::Side;
 use crate::base::tier::Tier;
 use crate::guest::reclaim::Reclaim;
@@ -36,6 +37,7 @@ use crate::machine::costs::Costs;
 use crate::machine::last_level::LastLevel;
 use crate::machine::lines::Lines;
 use crate::machine::memory_mode::{Frames, MemoryMode};
+use crate::machine::permissions::Permissions;
 use crate::machine::second_stage::SecondStage;
 use crate::machine::space::{Heat, Space};
 use crate::machine::tables::Guest;
@@ -94,6 +96,8 @@ pub(super) fn simulation(
         management: Management::new(cpus, scale),
         recorder: Recorder::new(timeline(scenario, &vms), options.sample_every_ns),
         memory_at: 0,
+        statistics_at: 0,
+        working_sets: vec![WorkingSets::default(); vms.len()],
         rounds: vec![0; vms.len()],
         state: (0, 0),
         vms,
@@ -230,6 +234,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
+        demand: given.demand.scaled(scale),
         provision: ProvisionConfig {
             // Tiers of a simulated VM may be as small as one likes.
             least_first_tier_bytes: 0,
@@ -260,6 +265,10 @@ fn vm(
     let mut space = space(scenario, spec, options)?;
     let logs = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
     space.pml.switch(logs);
+    if stages.is_some_and(|s| s.observe == Observe::ProtectionFaults) {
+        let (frames, first_data) = (space.guest.frames(), space.guest.first_data());
+        space.second.permissions = Some(Box::new(Permissions::new(frames, first_data)));
+    }
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     if let Some(device) = &provision {
@@ -267,7 +276,7 @@ fn vm(
     }
     let tables = spec.initial.tables;
     start::back(&space.guest, &mut space.second, deal(spec), tables, &fit);
-    let mut answers = answers(scenario, spec, &space);
+    let mut answers = answers(scenario, spec, &mut space)?;
     if let Some((name, side)) = spec.baseline() {
         if spec.splits() {
             space.second = space.second.splittable(side == Side::Host);
@@ -354,20 +363,27 @@ fn deal(spec: &scenario::Vm) -> Deal {
 }
 
 /// The sources of answers to a VM's faults, but for a mechanism: the guest's kernel, if it lacks memory.
-fn answers(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Answers {
+fn answers(
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    space: &mut Space,
+) -> Result<Answers, RunError> {
     let scale = scenario.machine.scale;
     let (pages, ram) = (space.guest.pages(), ram(spec, scale));
+    let first = spec.workload.first_program(scale, &scenario.folder);
+    let first = first.map_err(|error| RunError(error.to_string()))?;
     let short = pages > ram || !spec.shortage.balloon.is_empty();
-    let reclaim = || {
-        Reclaim::new(
-            ram.saturating_sub(pages),
-            spec.shortage.swap / scale / PAGE_SIZE,
-        )
-    };
-    Answers {
-        reclaim: short.then(reclaim),
-        placer: None,
+    let mut answers = Answers::default();
+    if short || first.is_some() {
+        let spare = ram.saturating_sub(pages);
+        let mut reclaim = Reclaim::new(spare, spec.shortage.swap / scale / PAGE_SIZE);
+        if let Some(first) = first {
+            // Later programs' pages are nowhere yet.
+            reclaim.release(space, low(first));
+        }
+        answers.reclaim = Some(reclaim);
     }
+    Ok(answers)
 }
 
 /// 4 KiB pages of a VM's memory, as simulated.

@@ -230,9 +230,12 @@ impl Simulation {
                 self.answered(answer);
                 None
             }
-            Action::LetGo(_) | Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => {
-                None
-            }
+            Action::LetGo(_)
+            | Action::Scan(_)
+            | Action::QueryPlacement(_)
+            | Action::Move(_)
+            | Action::Protect(_)
+            | Action::Unprotect(_) => None,
         }
     }
 

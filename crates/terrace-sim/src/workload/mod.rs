@@ -158,6 +158,23 @@ impl Workload {
         )
     }
 
+    /// Number of pages of the load's first program, if the load is one of programs that end and free their memory.
+    ///
+    /// # Errors
+    /// As [`Workload::pages`].
+    pub fn first_program(&self, scale: u64, folder: &Path) -> Result<Option<u64>, WorkloadError> {
+        match &self.kind {
+            WorkloadKind::Phases(phases) => phases.first_program(scale, folder),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the load is one of programs that end and free their memory.
+    #[must_use]
+    pub fn frees_memory(&self) -> bool {
+        matches!(&self.kind, WorkloadKind::Phases(phases) if phases.frees_memory())
+    }
+
     /// One source for each vCPU.
     ///
     /// # Errors

@@ -17,14 +17,21 @@ pub(super) struct Phases {
     of: Vec<(Workload, Option<Stop>)>,
     /// Whether the phases start again after the last.
     repeats: bool,
+    /// Whether each phase is a program of its own, whose memory ends with it.
+    fresh: bool,
 }
 
 impl Phases {
     pub(super) fn new(mut table: Table) -> Result<Self, String> {
         let of = table.remove("of");
+        let fresh = match table.remove("fresh") {
+            None => false,
+            Some(Value::Boolean(fresh)) => fresh,
+            Some(other) => return Err(format!("fresh = {other}: allowed is true or false")),
+        };
         if let Some(key) = table.keys().next() {
             return Err(format!(
-                "unknown field `{key}`, expected `of`, `duration` or `ops`: all else belongs to a phase"
+                "unknown field `{key}`, expected `of`, `fresh`, `duration` or `ops`: all else belongs to a phase"
             ));
         }
         let Some(Value::Array(loads)) = of else {
@@ -53,7 +60,25 @@ impl Phases {
         Ok(Self {
             of: of?,
             repeats: false,
+            fresh,
         })
+    }
+
+    /// Whether each phase is a program of its own.
+    pub(super) fn frees_memory(&self) -> bool {
+        self.fresh
+    }
+
+    /// Pages of the first phase, if each phase is a program of its own.
+    pub(super) fn first_program(
+        &self,
+        scale: u64,
+        folder: &Path,
+    ) -> Result<Option<u64>, WorkloadError> {
+        match self.of.first().filter(|_| self.fresh) {
+            Some((workload, _)) => workload.pages(scale, folder).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Sets the end of each phase and returns the end of all. If only the whole has an end, phases have equal parts
@@ -102,7 +127,7 @@ impl Phases {
 
     pub(super) fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
         let mut phases: Vec<Vec<Phase>> = (0..context.vcpus).map(|_| Vec::new()).collect();
-        for (workload, stop) in &self.of {
+        for (number, (workload, stop)) in (0..).zip(&self.of) {
             let sources = workload.sources(context)?;
             for ((vcpu, phases), source) in (0..).zip(&mut phases).zip(sources) {
                 let end = match stop {
@@ -114,11 +139,16 @@ impl Phases {
                     Some(Stop::Trace) | None => End::Accesses(0),
                 };
                 if !matches!(end, End::Accesses(0)) {
-                    phases.push(Phase { source, end });
+                    phases.push(Phase {
+                        source,
+                        end,
+                        number,
+                    });
                 }
             }
         }
-        let run = |phases| Box::new(Run::new(phases, self.repeats)) as Box<dyn Source>;
+        let programs = self.fresh.then_some(from_usize(self.of.len()));
+        let run = |phases| Box::new(Run::new(phases, self.repeats, programs)) as Box<dyn Source>;
         Ok(phases.into_iter().map(run).collect())
     }
 }
@@ -136,13 +166,15 @@ struct Phase {
     /// The source in its state at the phase's start.
     source: Box<dyn Source>,
     end: End,
+    /// The phase's place among all, from 0.
+    number: u64,
 }
 
 impl Clone for Phase {
     fn clone(&self) -> Self {
         Self {
             source: self.source.fork(),
-            end: self.end,
+            ..*self
         }
     }
 }
@@ -151,6 +183,10 @@ impl Clone for Phase {
 struct Run {
     phases: Vec<Phase>,
     repeats: bool,
+    /// Number of phases of all vCPUs, if each is a program of its own.
+    programs: Option<u64>,
+    /// Number of times that the phases started again.
+    turns: u64,
     /// The index of the phase that comes or is under way.
     phase: usize,
     /// The phase's source, once it has given something.
@@ -172,7 +208,7 @@ impl Clone for Run {
 }
 
 impl Run {
-    fn new(phases: Vec<Phase>, repeats: bool) -> Self {
+    fn new(phases: Vec<Phase>, repeats: bool, programs: Option<u64>) -> Self {
         let idle = Pace {
             compute_ns: 0.0,
             parallelism: 1.0,
@@ -182,6 +218,8 @@ impl Run {
             pace: phases.first().map_or(idle, |phase| phase.source.pace()),
             phases,
             repeats,
+            programs,
+            turns: 0,
             phase: 0,
             source: None,
             started: 0,
@@ -195,6 +233,7 @@ impl Source for Run {
         loop {
             if self.phase == self.phases.len() && self.repeats {
                 self.phase = 0;
+                self.turns += 1;
             }
             let Some(phase) = self.phases.get(self.phase) else {
                 return 0;
@@ -222,6 +261,11 @@ impl Source for Run {
 
     fn pace(&self) -> Pace {
         self.pace
+    }
+
+    fn program(&self) -> u64 {
+        let phase = self.phases.get(self.phase).map_or(0, |phase| phase.number);
+        self.programs.map_or(0, |all| self.turns * all + phase)
     }
 
     fn fork(&self) -> Box<dyn Source> {

@@ -168,7 +168,8 @@ fn every_key_is_read() {
 fn each_policy_is_known_by_its_name() {
     let policy = |name: &str| {
         let with = format!("slow = \"32GiB\"\npolicy = \"{name}\"");
-        parse(&MINIMAL.replace("slow = \"32GiB\"", &with))
+        let small = MINIMAL.replace("[machine]", "[machine]\nscale = 4");
+        parse(&small.replace("slow = \"32GiB\"", &with))
             .expect(name)
             .vms[0]
             .policy

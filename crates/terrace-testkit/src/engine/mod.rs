@@ -203,7 +203,10 @@ impl Host {
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)
-            | Action::LetGo(_) => {}
+            | Action::LetGo(_)
+            // Of a simulated VM alone.
+            | Action::Protect(_)
+            | Action::Unprotect(_) => {}
             Action::QueryPlacement(query) => {
                 let guest = &self.guests[&query.vm];
                 let codes: Vec<_> = (0..guest.tier.len()).map(|p| guest.code(p)).collect();

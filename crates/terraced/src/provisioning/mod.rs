@@ -246,7 +246,11 @@ impl Provisioning {
                 None
             }
             // The others are about pages.
-            Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => None,
+            Action::Scan(_)
+            | Action::QueryPlacement(_)
+            | Action::Move(_)
+            | Action::Protect(_)
+            | Action::Unprotect(_) => None,
         };
         if let Some(input) = input {
             // The loop that receives it is the one that calls this.

@@ -113,6 +113,8 @@ impl Driver {
                 | Action::Answer(_)
                 | Action::LetGo(_),
             ) => {}
+            // Its faults are this log's alone.
+            Record::Action(Action::Protect(_) | Action::Unprotect(_)) => {}
         }
         Ok(true)
     }
@@ -173,6 +175,8 @@ impl Driver {
             | Event::OrderOutcome(_)
             | Event::OrderWithdrawal(_)
             | Event::ProviderChanged(_) => {}
+            // Accesses to blocks that the recorded policy protected, and to no others.
+            Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {
                 if let Some(vm) = self.vm(change.vm) {
                     vm.ram_changed(&change);
@@ -384,6 +388,8 @@ impl Driver {
                     | Action::Withdraw(..)
                     | Action::Answer(_)
                     | Action::LetGo(_) => {}
+                    // Which accesses would have faulted is not in the log.
+                    Action::Protect(_) | Action::Unprotect(_) => {}
                 }
             }
         }
@@ -495,7 +501,7 @@ fn windows_in_one(recorded: &EngineConfig, other: &Other) -> Result<u8, Refused>
 fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), Refused> {
     let tables = |observe| match observe {
         Observe::EptScan => Some(("second-stage tables", "ept-scan")),
-        Observe::None => None,
+        Observe::ProtectionFaults | Observe::None => None,
         _ => Some(("guest page tables", "guest-scan")),
     };
     match (tables(policy.observe), tables(had.observe)) {

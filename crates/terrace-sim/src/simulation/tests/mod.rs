@@ -1,4 +1,5 @@
 mod attached;
+mod demand;
 mod hemem;
 mod host;
 mod sweep;
