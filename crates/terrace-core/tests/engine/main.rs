@@ -2,6 +2,7 @@
 
 mod fairness;
 mod in_rounds;
+mod lists;
 mod mechanism;
 mod plan_only;
 mod pool;

@@ -2,7 +2,7 @@
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use terrace_core::policy::{Observe, PolicyStages, Registry};
+use terrace_core::policy::{HotnessThreshold, Observe, PolicyStages, Registry};
 use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
@@ -72,7 +72,7 @@ pub struct Description {
 pub fn descriptions() -> Vec<Description> {
     let mut all = Vec::new();
     for name in engine_names() {
-        let policy = name.stages();
+        let policy = Registry::Simulator.stages(name);
         let stages = [
             ("observe", policy.observe.name()),
             ("estimate", policy.estimate.name()),
@@ -190,6 +190,12 @@ pub(super) struct RawTable {
     pub quota_mb: Option<u32>,
     pub quota_ms: Option<u32>,
     pub cold_age_ms: Option<u32>,
+    lists: Option<u8>,
+    sub_epoch: Option<String>,
+    sub_epochs: Option<u8>,
+    hotness_threshold: Option<HotnessThreshold>,
+    decay_time: Option<String>,
+    sides: Option<String>,
     pub goals: Option<bool>,
     pub young: Option<bool>,
 }
@@ -259,12 +265,18 @@ impl RawPolicy {
             share: raw.share,
             place: raw.place,
             moves: raw.moves,
+            lists: raw.lists,
+            sub_epoch: raw.sub_epoch,
+            sub_epochs: raw.sub_epochs,
+            hotness_threshold: raw.hotness_threshold,
+            decay_time: raw.decay_time,
+            sides: raw.sides,
         };
         let name = stages_label(&stages);
         if name == stages.base {
             return by_name(&name, &format!("{path}.base"));
         }
-        let choice = PolicyChoice::Composed(stages);
+        let choice = simulated(stages);
         let resolved = choice.resolve(path).map_err(|error| match error {
             ConfigError::Name {
                 key,
@@ -345,7 +357,10 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     }
     match engine_names().find(|n| n.name() == name) {
         Some(found) => {
-            let choice = PolicyChoice::from(found);
+            let choice = simulated(PolicyStages {
+                base: found.name().into(),
+                ..PolicyStages::default()
+            });
             Ok(HostPolicy::Engine(text.into(), choice))
         }
         None => {
@@ -423,6 +438,20 @@ pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
     })
 }
 
+/// The policy with the stages that its base has in the simulator and nowhere else.
+fn simulated(mut stages: PolicyStages) -> PolicyChoice {
+    if let Some(base) = engine_names().find(|n| n.name() == stages.base) {
+        let here = Registry::Simulator.stages(base).observe;
+        if stages.observe.is_none() && here != base.stages().observe {
+            stages.observe = Some(here.name().into());
+        }
+        if stages.is_bare() {
+            return PolicyChoice::from(base);
+        }
+    }
+    PolicyChoice::Composed(stages)
+}
+
 /// The policy's name with its stages, as `vtmm observe=ept-scan`.
 fn stages_label(stages: &PolicyStages) -> String {
     let own = [
@@ -437,6 +466,9 @@ fn stages_label(stages: &PolicyStages) -> String {
         if let Some(value) = value {
             name += &format!(" {stage}={value}");
         }
+    }
+    for (key, value) in stages.list_keys().into_iter().flatten() {
+        name += &format!(" {key}={value}");
     }
     name
 }
