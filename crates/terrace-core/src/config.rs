@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
 
 use crate::error::ConfigError;
-use crate::policy::PolicyChoice;
+use crate::policy::{Estimate, PolicyChoice};
 use crate::provision::ProvisionConfig;
 use crate::tier::{TierConfig, TierKind};
 
@@ -192,6 +192,16 @@ impl EngineConfig {
         let own =
             own.filter_map(|(vm, policy)| policy.renamed(&format!("engine.vm_policies.{vm}")));
         all.into_iter().chain(own).collect()
+    }
+
+    /// Windows in a round of a VM of this name.
+    #[must_use]
+    pub fn windows_of(&self, vm: &str) -> u8 {
+        let choice = self.vm_policies.get(vm).unwrap_or(&self.policy);
+        match choice.resolve("policy") {
+            Ok(policy) if policy.estimate == Estimate::HotLists => policy.lists.sub_epochs,
+            _ => self.windows,
+        }
     }
 
     /// Weights of one read and one write. One pair serves all pages, so that degrees compare: the

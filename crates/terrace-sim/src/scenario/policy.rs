@@ -63,7 +63,7 @@ pub struct Description {
     pub name: String,
     /// Each stage with the component that serves it; empty if no engine runs.
     pub stages: Vec<(String, String)>,
-    /// A description; `None` if the engine runs the policy.
+    /// A description; of a policy of the engine its own keys, if it has some.
     pub what: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub fn descriptions() -> Vec<Description> {
         all.push(Description {
             name: name.name().into(),
             stages: stages.map(|(k, v)| (k.into(), v.into())).to_vec(),
-            what: None,
+            what: lists_text(name),
         });
     }
     all.extend(Name::ALL.iter().map(|baseline| Description {
@@ -109,6 +109,13 @@ pub fn descriptions() -> Vec<Description> {
             }),
     );
     all
+}
+
+/// The keys of a policy's table that a policy of the engine has of its own.
+fn lists_text(name: PolicyName) -> Option<String> {
+    (name == PolicyName::Hmvisor).then(|| {
+        "keys: lists, sub_epoch, sub_epochs, hotness_threshold, decay_time, sides".to_owned()
+    })
 }
 
 /// Whether a policy of that name is run by neither the engine nor a mechanism, so that it has no rounds.
@@ -183,6 +190,9 @@ pub(super) struct RawTable {
     pub rate_limit_mb_s: Option<u32>,
     pub adapt: Option<bool>,
     pub interval_ms: Option<u32>,
+    pub scan_ms: Option<u32>,
+    pub migrate_ms: Option<u32>,
+    pub decay_ms: Option<u32>,
     pub sample_ms: Option<u32>,
     pub aggregate_ms: Option<u32>,
     pub min_regions: Option<u32>,
