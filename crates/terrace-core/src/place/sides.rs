@@ -40,8 +40,8 @@ pub(super) fn decide(histogram: &Histogram, tiers: usize, room: &Room, sides: Si
 impl Settle {
     /// Sends the top cold list down, the coldest first, to the fastest tier that has room.
     fn release(&mut self, fit: &[u64]) {
-        for to in 1..self.tiers {
-            let mut room = fit[to].saturating_sub(self.total(to)).min(self.left);
+        for (to, fit) in fit.iter().enumerate().take(self.tiers).skip(1) {
+            let mut room = fit.saturating_sub(self.total(to)).min(self.left);
             for cold in 0..=usize::from(TOP_COLD) {
                 let n = self.count(0, cold).min(room);
                 self.send(cold, 0, to, n);
