@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_weighs_its_latency_over_a_reads_and_never_less_than_a_read() {
+    fn a_write_weighs_its_latency_over_that_of_a_read() {
         assert_eq!(write_weight(1, 3), 3);
         assert_eq!(write_weight(2, 3), 2);
         assert_eq!(write_weight(1, 1), 1);

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn live_it_scans_the_guests_tables_and_simulated_the_second_stages() {
+    fn live_it_scans_the_guests_tables_simulated_the_second_stage() {
         let live = Registry::Live.stages(PolicyName::Hmvisor);
         let simulated = Registry::Simulator.stages(PolicyName::Hmvisor);
         assert_eq!(live.observe, Observe::GuestScanPlain);

@@ -108,7 +108,7 @@ fn double_sided_moves_change_equal_numbers_of_places() {
 }
 
 #[test]
-fn a_lower_threshold_takes_more_pages_and_auto_takes_those_that_repay() {
+fn a_lower_threshold_takes_more_pages_and_auto_what_repays() {
     let hot_pages = |threshold| {
         let mut h = host(PolicyStages {
             hotness_threshold: Some(threshold),
@@ -142,7 +142,7 @@ fn a_page_that_stays_busy_climbs_again_before_it_is_tried_again() {
 }
 
 #[test]
-fn sub_epochs_beyond_the_scans_share_are_longer_and_said_once_an_epoch() {
+fn sub_epochs_beyond_the_scans_share_are_longer_and_said() {
     let mut h = host(stages());
     h.guests.get_mut(&VM).unwrap().cpu_ns = 100_000_000;
     h.run_until(Tick(19 * SECOND));

@@ -92,7 +92,7 @@ const WRITES: Experiment = Experiment {
         Why::new(
             "HMvisor, NVM's writes saved",
             "behind the cache a search's writes are spread over most of its memory, and few pages are written or read \
-             in more than 30 of 50 sub-epochs: DRAM stays nearly empty, so next to nothing is kept away from NVM. What \
+             in more than 30 of 50 sub-epochs: DRAM stays nearly empty, so next to nothing is saved in NVM. What \
              it does hold is written several times as much as an even share.",
         ),
         Why::new(

@@ -234,6 +234,26 @@ impl<'de> Deserialize<'de> for RawPolicy {
     }
 }
 
+impl RawTable {
+    /// The stages that it names, and the keys of lists.
+    fn stages(self) -> PolicyStages {
+        PolicyStages {
+            base: self.base,
+            observe: self.observe,
+            estimate: self.estimate,
+            share: self.share,
+            place: self.place,
+            moves: self.moves,
+            lists: self.lists,
+            sub_epoch: self.sub_epoch,
+            sub_epochs: self.sub_epochs,
+            hotness_threshold: self.hotness_threshold,
+            decay_time: self.decay_time,
+            sides: self.sides,
+        }
+    }
+}
+
 impl RawPolicy {
     /// The policy that the text names, checked.
     pub fn check(self, path: &str) -> Result<HostPolicy, Fault> {
@@ -268,20 +288,7 @@ impl RawPolicy {
             });
         }
         no_engine_in_guests(side, &format!("{path}.where"))?;
-        let stages = PolicyStages {
-            base: raw.base,
-            observe: raw.observe,
-            estimate: raw.estimate,
-            share: raw.share,
-            place: raw.place,
-            moves: raw.moves,
-            lists: raw.lists,
-            sub_epoch: raw.sub_epoch,
-            sub_epochs: raw.sub_epochs,
-            hotness_threshold: raw.hotness_threshold,
-            decay_time: raw.decay_time,
-            sides: raw.sides,
-        };
+        let stages = raw.stages();
         let name = stages_label(&stages);
         if name == stages.base {
             return by_name(&name, &format!("{path}.base"));
