@@ -1,6 +1,6 @@
 //! The memory that the engine holds per page. The allocator's figures come from the caller.
 
-use terrace_core::{Engine, EngineConfig};
+use terrace_core::{Engine, EngineConfig, PolicyName};
 use terrace_proto::{
     Action, Event, Gfn, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode, PageResult,
     PlacementReport, ScanAnswer, ScanRequest, ScanStats, Tick, TierId, TierMemory, VmId,
@@ -8,19 +8,20 @@ use terrace_proto::{
 
 use crate::vm::{among, spec};
 
-/// `state_bytes_per_page`: the most that the engine ever held, per 4 KiB page, while `vtmm` ran three
+/// `state_bytes_per_page`: the most that the engine ever held, per 4 KiB page, while a policy ran three
 /// rounds on a VM of `pages` pages in which a quarter is hot, another one in each round, so that plans
-/// are as large as they get.
+/// are as large as they get. Under `hmvisor`, where a page climbs for some rounds, it is the same quarter in six rounds.
 /// `allocated` gives the bytes allocated by the program now. What the engine was just given or just
 /// handed out (answers, plans, bitmaps) counts as held.
 ///
 /// # Panics
 /// If the number of pages is 0 or over 2^32.
-pub fn state_bytes_per_page(pages: u64, allocated: impl Fn() -> usize) -> f64 {
+pub fn state_bytes_per_page(policy: PolicyName, pages: u64, allocated: impl Fn() -> usize) -> f64 {
     let before = allocated();
-    let mut run = StateRun::new(pages);
+    let mut run = StateRun::new(policy, pages);
+    let rounds = if run.lists { 6 } else { 3 };
     let mut most = 0;
-    while run.rounds() < 3 {
+    while run.rounds() < rounds {
         run.step(|| most = most.max(allocated().saturating_sub(before)));
     }
     most as f64 / pages as f64
@@ -32,15 +33,19 @@ struct StateRun {
     now: Tick,
     pages: u64,
     fast: u64,
+    /// The policy has lists.
+    lists: bool,
 }
 
 /// Pages in one report of placement.
 const REPORT: u64 = 1 << 16;
 
 impl StateRun {
-    fn new(pages: u64) -> Self {
+    fn new(policy: PolicyName, pages: u64) -> Self {
         let config = EngineConfig {
+            policy: policy.into(),
             move_budget_bytes_per_s: 0,
+            list_bytes_per_s: pages * PAGE_SIZE,
             ..EngineConfig::default()
         };
         let mut engine = Engine::new(config).expect("the defaults are valid");
@@ -61,6 +66,7 @@ impl StateRun {
             now: Tick(0),
             pages,
             fast,
+            lists: policy == PolicyName::Hmvisor,
         }
     }
 
@@ -132,7 +138,7 @@ impl StateRun {
 
     /// The answer to a scan: a quarter of the pages is accessed, another one in each round.
     fn answer(&self, request: &ScanRequest) -> ScanAnswer {
-        let round = self.rounds();
+        let round = if self.lists { 0 } else { self.rounds() };
         let mut accessed = PageBitmap::new(self.pages);
         for page in (0..self.pages).filter(|p| among(*p, 1 + round, 25)) {
             accessed.set(page);

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
 
 use crate::demand::DemandConfig;
 use crate::error::ConfigError;
-use crate::policy::PolicyChoice;
+use crate::policy::{Estimate, PolicyChoice};
 use crate::provision::ProvisionConfig;
 use crate::tier::{TierConfig, TierKind};
 
@@ -90,6 +89,9 @@ pub struct EngineConfig {
     /// no nominal size, the move budget and CPU time for scans are shared by weight. On; logs that were
     /// recorded before this was there are replayed without.
     pub fair_shares: bool,
+    /// Bytes that the lists of `hmvisor` may name in a second for one VM, in either direction: 4 MiB, which are 1,024
+    /// pages of 4 KiB (HMvisor §3.2.1).
+    pub list_bytes_per_s: u64,
     /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
@@ -156,6 +158,7 @@ impl Default for EngineConfig {
             share_upper_percent: 125,
             pool_release: PoolRelease::default(),
             fair_shares: true,
+            list_bytes_per_s: 4 << 20,
             cool_down_rounds: 1,
             plan_share_divisor: 4,
             plan_max_pages: 1024,
@@ -195,9 +198,14 @@ impl EngineConfig {
         all.into_iter().chain(own).collect()
     }
 
-    /// The usual length of a window.
-    pub(crate) fn window(&self) -> Duration {
-        Duration::from_millis(self.window_ms)
+    /// Windows in a round of a VM of this name.
+    #[must_use]
+    pub fn windows_of(&self, vm: &str) -> u8 {
+        let choice = self.vm_policies.get(vm).unwrap_or(&self.policy);
+        match choice.resolve("policy") {
+            Ok(policy) if policy.estimate == Estimate::HotLists => policy.lists.sub_epochs,
+            _ => self.windows,
+        }
     }
 
     /// Weights of one read and one write. One pair serves all pages, so that degrees compare: the
@@ -293,6 +301,7 @@ impl EngineConfig {
         within("plan_max_pages", self.plan_max_pages, 1..=16_384)?;
         within("plan_max_bytes", self.plan_max_bytes, 2 << 20..=1 << 40)?;
         within("plans_in_flight", self.plans_in_flight, 1..=64)?;
+        within("list_bytes_per_s", self.list_bytes_per_s, 1..=1 << 50)?;
         if self.move_budget_bytes_per_s == 0 {
             return Ok(());
         }

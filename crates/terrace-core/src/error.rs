@@ -23,6 +23,16 @@ pub enum ConfigError {
         /// The names there are.
         allowed: String,
     },
+    /// A stage that works only with another one.
+    #[error("{key}: {stage} needs {needs} as well")]
+    Stages {
+        /// Which parameter.
+        key: String,
+        /// The stage.
+        stage: String,
+        /// The other one, as `key = "value"`.
+        needs: String,
+    },
     /// A stage that no live host has.
     #[error(
         "{key}: {stage} works in the simulator only; a live host scans guest page tables (\"guest-scan\") and moves \

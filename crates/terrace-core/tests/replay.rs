@@ -421,3 +421,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn epochs_and_rounds_are_not_replayed_as_each_other() {
+    let rounds = three_rounds(config(PolicyName::Vtmm));
+    let mut epochs = host(
+        config(PolicyName::Hmvisor),
+        PAGES,
+        FAST,
+        Box::new(scattered),
+    );
+    epochs.run_until(Tick(20 * SECOND));
+    for (log, policy) in [(&rounds, "hmvisor"), (&epochs, "vtmm")] {
+        let why = refused(log.log(), &named(policy));
+        assert!(matches!(why, Refused::OtherEpochs { .. }), "{why}");
+    }
+}

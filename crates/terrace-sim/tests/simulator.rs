@@ -162,6 +162,32 @@ fn golden(machine: &str, keys: &str) -> String {
     .collect()
 }
 
+/// The counts of hot lists, and of the paper's comparison on lists of its other settings.
+#[test]
+fn golden_counts_of_hot_lists() {
+    let table: String = [
+        ("hmvisor", "hmvisor"),
+        ("double-sided", r#"{ base = "hmvisor", sides = "double" }"#),
+        (
+            "auto",
+            r#"{ base = "hmvisor", hotness_threshold = "auto" }"#,
+        ),
+        (
+            "H1",
+            r#"{ base = "hmvisor", lists = 8, sub_epochs = 10, hotness_threshold = 1 }"#,
+        ),
+        (
+            "H8",
+            r#"{ base = "hmvisor", lists = 8, sub_epochs = 10, hotness_threshold = 8 }"#,
+        ),
+    ]
+    .iter()
+    .map(|(name, policy)| counts("", name, policy, ""))
+    .collect();
+    let expected = include_str!("golden/hot-lists.txt");
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
 /// Counts of graphs as they were before they had keys for their law and their order.
 #[test]
 fn golden_counts_of_graphs_with_the_keys_they_had() {

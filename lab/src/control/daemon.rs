@@ -174,9 +174,14 @@ impl Lab {
 
     /// Whether the hot set is in fast memory within three rounds from now; prints the progress.
     pub fn converges_within_three_rounds(&mut self, name: &str) -> Result<bool> {
+        self.converges_within_rounds(name, 3)
+    }
+
+    /// The same within so many rounds.
+    pub fn converges_within_rounds(&mut self, name: &str, rounds: u64) -> Result<bool> {
         let first = self.rounds(name)?;
         println!("before: {}", self.hot_on_fast(name)?);
-        for round in 1..=3 {
+        for round in 1..=rounds {
             self.wait_for_round(name, first + round)?;
             let now = self.hot_on_fast(name)?;
             println!("after round {round}: {now}");

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use terrace_bench::{Classify, Measured, PAGES_OF_64_GIB, Simulated, simulate};
+use terrace_core::PolicyName;
 
 use super::print_json;
 use crate::allocated;
@@ -179,7 +180,7 @@ fn hyperflex_inflate(name: &'static str) -> Result<Row> {
 /// The engine's bytes per page at their peak, so that memory allocated and freed within one call counts too.
 fn state_bytes(name: &'static str) -> Result<Row> {
     let before = allocated::restart_peak();
-    terrace_bench::state_bytes_per_page(PAGES_OF_64_GIB, allocated::now);
+    terrace_bench::state_bytes_per_page(PolicyName::Vtmm, PAGES_OF_64_GIB, allocated::now);
     let held = allocated::peak().saturating_sub(before);
     alone(name, "bytes/page", held as f64 / PAGES_OF_64_GIB as f64)
 }

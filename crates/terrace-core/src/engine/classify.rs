@@ -19,9 +19,14 @@ impl Vm {
     /// Ranks the pages and takes over what is proposed.
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
         self.want(shared);
-        let room = self.room(shared);
+        let room = self.room(now, shared);
+        // A round that only plans leaves all as it is.
+        if !self.rounds.plans_only() {
+            self.place.end_round(&mut self.pages, &room);
+        }
         let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
+        self.spend_pace(&proposal.flows);
         let (up, down) = self.proposed_pages(&proposal.flows);
         if let Some(round) = &mut self.rounds.current {
             let r = proposal.ranking;
@@ -31,7 +36,8 @@ impl Vm {
             round.hot_on_fast_before = r.hot_here * unit_pages;
             round.threshold_degree = r.threshold;
             round.degree_histogram = r.histogram.iter().map(|n| n * unit_pages).collect();
-            (round.proposed_promotions, round.proposed_demotions) = (up, down);
+            round.proposed_promotions += up;
+            round.proposed_demotions += down;
             round.split_units = self.pages.split_units;
         }
         self.moving.take(proposal.flows, &self.pages);
@@ -43,12 +49,15 @@ impl Vm {
         }
     }
 
-    fn room(&self, shared: &Shared) -> Room {
+    /// The room that the VM has now.
+    pub fn room(&mut self, now: Tick, shared: &Shared) -> Room {
         let unit = self.pages.unit_bytes();
+        let paced = self.begin_migration(now);
         let pairs = self.pages.units() as u64 / shared.config.plan_share_divisor;
         let mut room = Room {
             // A tiny VM may still exchange a pair.
             most: 2 * pairs.max(1),
+            paced: paced / unit,
             ..Room::default()
         };
         for tier in self.tiers() {
@@ -65,7 +74,8 @@ impl Vm {
         room
     }
 
-    fn proposed_pages(&self, flows: &[Flow]) -> (u64, u64) {
+    /// 4 KiB pages that flows take up and down.
+    pub fn proposed_pages(&self, flows: &[Flow]) -> (u64, u64) {
         let (mut up, mut down) = (0, 0);
         for flow in flows {
             for &unit in &flow.units {
@@ -94,7 +104,7 @@ impl Vm {
         round.ended_at = Some(now);
         round.hot_on_fast_after = self.hot_in_first_tier(&round, shared);
         round.refused = self.rounds.refused.shown();
-        let quiet = self.is_quiet(&round, shared);
+        let quiet = !self.rounds.back_to_back && self.is_quiet(&round, shared);
         self.rounds.complete(now, round, quiet);
         self.history.counters.rounds += 1;
         if let Some(round) = &self.rounds.last {

@@ -3,11 +3,12 @@
 //! Responsible for: what its place follows from, and that in sentences. It leaves to others: every decision.
 
 use terrace_proto::snapshot::{PageExplanation, RankClass};
-use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick};
+use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick, TierId};
 
 use super::history::LastMove;
 use super::vm::Vm;
 use crate::config::EngineConfig;
+use crate::estimate::list_of;
 use crate::policy::Place;
 use crate::track::level_of;
 
@@ -39,23 +40,38 @@ impl Vm {
             known,
             reads: pages.reads[at],
             writes: pages.writes[at],
-            windows: config.windows,
+            windows: self.rhythm(config).windows,
             degree: degree.unwrap_or(0),
             threshold_degree: threshold.unwrap_or(0),
-            level: level_of(pages.queue[at]),
+            level: self.level(pages.queue[at]),
             class: Some(class),
             cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
             in_flight: numbers().any(|u| pages.in_flight(u)),
             because: Vec::new(),
         };
         let last = self.history.remembered(unit);
-        page.because = vec![self.why(&page, class, last.map(|last| last.status))];
+        page.because = vec![self.why(&page, class, last.map(|last| last.status), config)];
         page.because
             .extend(last.map(|last| last_move_text(last, now, config)));
         Some(page)
     }
 
-    fn why(&self, page: &PageExplanation, class: RankClass, last: Option<MoveStatus>) -> String {
+    /// The level of the multi-level queue, or the list, that a unit's state names.
+    fn level(&self, state: u8) -> u8 {
+        match self.has_lists() {
+            true => list_of(state),
+            false => level_of(state),
+        }
+    }
+
+    fn why(
+        &self,
+        page: &PageExplanation,
+        class: RankClass,
+        last: Option<MoveStatus>,
+        config: &EngineConfig,
+    ) -> String {
+        let first = config.tier_name(TierId::FAST);
         if page.tier.is_none() {
             return "no host page backs it, so there is nothing to place".into();
         }
@@ -78,6 +94,17 @@ impl Vm {
                 format!("cold: its degree {degree} is below the threshold {threshold}")
             }
         };
+        if self.has_lists() && page.level > 0 {
+            let kind = if page.tier.as_deref() == Some(first.as_str()) {
+                "cold"
+            } else {
+                "hot"
+            };
+            text += &format!(
+                "; {kind} list {} of {}",
+                page.level, self.policy.lists.lists
+            );
+        }
         if page.in_flight {
             text += "; it is on its way now";
         } else if page.cool_down_rounds > 0 {

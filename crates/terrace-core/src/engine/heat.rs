@@ -103,7 +103,12 @@ impl Vm {
         let unit_pages = self.pages.ram().unit().base_pages();
         let units = self.pages.units() as u64;
         let per_cell = units.div_ceil(cells.max(1)).max(1);
-        let (read, write) = config.weights();
+        let windows = self.rhythm(config).windows;
+        let estimator = Estimator::new(self.policy.estimate, config);
+        let (read, write) = match estimator {
+            Estimator::Counter { write } => (1, write),
+            _ => config.weights(),
+        };
         let empty = Cell {
             tier_pages: vec![0; config.tiers.len()],
             warm_pages: vec![0; config.tiers.len()],
@@ -114,11 +119,11 @@ impl Vm {
             map: HeatMap {
                 pages_per_cell: per_cell.saturating_mul(unit_pages),
                 tiers: config.tiers.iter().map(|tier| tier.name.clone()).collect(),
-                max_degree: config.windows.saturating_mul(read.max(write)).into(),
+                max_degree: windows.saturating_mul(read.max(write)).into(),
                 cells: vec![empty; count],
             },
             ram: self.pages.ram().clone(),
-            estimator: Estimator::new(self.policy.estimate, config),
+            estimator,
             round: self.rounds.number,
             tiers: self.pages.tiers(),
             units,

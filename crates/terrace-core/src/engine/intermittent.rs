@@ -66,6 +66,11 @@ impl Intermittent {
         }
     }
 
+    /// The next period tick comes then.
+    pub(crate) fn set_next(&mut self, next: Tick) {
+        self.next = next;
+    }
+
     /// The next period tick starts a round, whatever the history.
     pub(crate) fn wake(&mut self) {
         self.counter = self.counter.min(1);

@@ -19,6 +19,7 @@ use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
 
 use super::Shared;
 use super::check::Verdict;
+use super::migration::Pace;
 use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::turns::Spent;
@@ -92,6 +93,8 @@ pub(crate) struct Moving {
     pub tokens_at: Option<Tick>,
     /// The VM's use of the move budget.
     pub spent: Spent,
+    /// How fast lists may name pages; none under other policies.
+    pub pace: Option<Pace>,
 }
 
 impl Moving {
@@ -121,7 +124,7 @@ impl Moving {
     /// Lets all go, what waits and what is under way; gives what was under way into each tier.
     pub fn cancel(&mut self) -> [u64; TierId::MAX] {
         let old = std::mem::take(self);
-        self.spent = old.spent;
+        (self.spent, self.pace) = (old.spent, old.pace);
         old.coming
     }
 
@@ -164,23 +167,12 @@ enum Issue {
 impl Vm {
     /// Issues what may go now; ends the round when nothing is left.
     pub fn go_on_moving(&mut self, now: Tick, give_up_at: Tick, shared: &mut Shared) {
-        self.moving.tokens_at = None;
-        let most = usize::from(shared.config.plans_in_flight);
-        let mut blocked = None;
-        while self.moving.plans_of(self.rounds.number) < most {
-            match self.issue(shared) {
-                Issue::Issued => {
-                    self.rounds.phase = Phase::Moving { since: now };
-                }
-                Issue::Tokens(at) => {
-                    self.moving.tokens_at = Some(at);
-                    return;
-                }
-                Issue::Blocked(why) => {
-                    blocked = why;
-                    break;
-                }
-            }
+        let (issued, blocked) = self.issue_all(shared);
+        if issued {
+            self.rounds.phase = Phase::Moving { since: now };
+        }
+        if self.moving.tokens_at.is_some() {
+            return;
         }
         // A plan in flight may still be carried out, so its bytes stay in all accounts; only the round ends.
         if now >= give_up_at {
@@ -195,6 +187,25 @@ impl Vm {
             self.drop_waiting(blocked.unwrap_or(MoveRefusal::RoundEnded));
             self.complete_round(now, shared);
         }
+    }
+
+    /// Issues plans until the budget, the plans in flight, or a refusal stop it. Gives whether some were issued, and
+    /// what stopped them.
+    pub fn issue_all(&mut self, shared: &mut Shared) -> (bool, Option<MoveRefusal>) {
+        self.moving.tokens_at = None;
+        let most = usize::from(shared.config.plans_in_flight);
+        let mut issued = false;
+        while self.moving.plans_of(self.rounds.number) < most {
+            match self.issue(shared) {
+                Issue::Issued => issued = true,
+                Issue::Tokens(at) => {
+                    self.moving.tokens_at = Some(at);
+                    return (issued, None);
+                }
+                Issue::Blocked(why) => return (issued, why),
+            }
+        }
+        (issued, None)
     }
 
     /// Something waits for memory that our moves freed and the next report will show.
@@ -288,6 +299,9 @@ impl Vm {
     fn take_off(&mut self, unit: u32, bytes: u64, from: TierId, to: TierId, shared: &mut Shared) {
         // From here on no other plan can name the unit, and its bytes count in both tiers.
         self.pages.mark_in_flight(self.pages.extent(unit), true);
+        if self.has_lists() {
+            self.pages.leave_lists(self.pages.extent(unit));
+        }
         self.moving.leaving[from.index()] += bytes;
         self.moving.coming[to.index()] += bytes;
         shared.tiers.expect(to, bytes);
@@ -304,7 +318,7 @@ impl Vm {
 
     /// Whether moves wait for nothing but the budget.
     pub fn waits_for_budget(&self) -> bool {
-        let moving = matches!(self.rounds.phase, Phase::Moving { .. });
+        let moving = matches!(self.rounds.phase, Phase::Moving { .. }) || self.waits_between();
         moving && !self.settings.paused && self.moving.tokens_at.is_some()
     }
 

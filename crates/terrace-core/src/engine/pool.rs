@@ -416,11 +416,12 @@ impl Vm {
             }
         }
         let gives = self.gives(shared);
+        let window = self.rhythm(&shared.config).window;
         if let Phase::Window { ends_at, .. } = &mut self.rounds.phase
             && gives
         {
             // Others' rights do not wait until this VM's scans are paid for.
-            *ends_at = (*ends_at).min(now.after(shared.config.window()));
+            *ends_at = (*ends_at).min(now.after(window));
         }
         let (Some(size), Phase::Waiting) = (size, &self.rounds.phase) else {
             return;

@@ -39,7 +39,9 @@ impl Vm {
         self.pages = Pages::new(ram, self.pages.tiers());
         self.unmapped = false;
         self.observer = Observer::new(self.policy.observe, self.pages.ram(), &shared.config);
-        self.rounds.restart(now, change.unit, &shared.config);
+        let rhythm = self.rhythm(&shared.config);
+        self.rounds.restart(now, rhythm, &shared.config);
+        self.moving.pace = self.pace(&shared.config);
         let mib = |pages: u64| (pages * PAGE_SIZE) >> 20;
         let text = format!(
             "its new memory map is known: {} MiB of RAM, before {} MiB",

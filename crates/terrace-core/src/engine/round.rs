@@ -35,7 +35,7 @@ impl Vm {
     /// A round that only plans changes nothing for the ones to come.
     pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         self.rounds.begin(now, plan_only);
-        self.pages.clear_heat();
+        self.pages.clear_heat(!self.has_lists());
         self.pages.split_units = 0;
         if !plan_only {
             self.pages.pass_cool_down();
@@ -139,7 +139,7 @@ impl Vm {
                 round.writes_seen = answer.written.is_some();
             }
         }
-        if window == shared.config.windows {
+        if window == self.rhythm(&shared.config).windows {
             self.pages.set_known(&answer.known);
             self.classify(now, shared);
         } else {
@@ -181,7 +181,7 @@ impl Vm {
 
     /// When the window after a pass ends that began then and cost so much CPU time.
     fn window_end(&mut self, began: Tick, cpu_ns: u64, shared: &mut Shared) -> Tick {
-        let window = shared.config.window();
+        let window = self.rhythm(&shared.config).window;
         let (affordable, part) = self.affordable(cpu_ns, shared);
         if self.gives(shared) {
             return began.after(window);
@@ -191,6 +191,7 @@ impl Vm {
             && let Some(round) = &mut self.rounds.current
         {
             round.scan.stretched_windows += 1;
+            let is_first = round.scan.stretched_windows == 1;
             let whose = match part < own * 10_000 {
                 true => ", its part of what all scans may take",
                 false => "",
@@ -208,7 +209,10 @@ impl Vm {
                 affordable.as_millis(),
                 hundredths(part / 100),
             );
-            self.history.say(shared.now, text);
+            // Windows that follow each other all day would push every other reason out: one a round speaks for all.
+            if !self.rounds.back_to_back || is_first {
+                self.history.say(shared.now, text);
+            }
         }
         began.after(window.max(affordable))
     }
@@ -252,6 +256,7 @@ impl Vm {
         if self.settings.paused {
             return;
         }
+        self.migrate(now, shared);
         let timeout = Duration::from_millis(shared.config.answer_timeout_ms);
         match self.rounds.phase {
             Phase::Waiting => self.tick(now, shared),
@@ -280,7 +285,8 @@ impl Vm {
 
     fn end_window(&mut self, now: Tick, window: u8, shared: &mut Shared) {
         let every = shared.config.full_pass_every;
-        let full = window == shared.config.windows || (every > 0 && window.is_multiple_of(every));
+        let last = self.rhythm(&shared.config).windows;
+        let full = window == last || (every > 0 && window.is_multiple_of(every));
         // What the tracker left out counts as a visit whatever its bits are, so re-arming more of it
         // changes no visit.
         let rearm = if shared.config.rearm_all {
@@ -301,7 +307,8 @@ impl Vm {
         if self.settings.paused {
             return None;
         }
-        self.rounds.timeout(self.moving.tokens_at, config)
+        let round = self.rounds.timeout(self.moving.tokens_at, config);
+        round.into_iter().chain(self.next_migration()).min()
     }
 
     /// Starts a round at an operator's word, off the schedule.

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use terrace_proto::snapshot::Round;
-use terrace_proto::{PageSize, RequestId, Tick};
+use terrace_proto::{RequestId, Tick};
 
 use super::intermittent::Intermittent;
 use super::refusal::Refusals;
+use super::rhythm::Rhythm;
 use super::scan_cpu::ScanAccount;
 use crate::config::EngineConfig;
 
@@ -53,6 +54,8 @@ pub(crate) struct Rounds {
     /// Number of the round under way or, between rounds, the last one; 0 before the first.
     pub number: u64,
     pub schedule: Intermittent,
+    /// A round begins when the last one ended, not by the schedule; after one that was given up the schedule counts.
+    pub back_to_back: bool,
     /// The cost of scans, and the time from which the next round is paid for.
     pub scans: ScanAccount,
     /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
@@ -67,7 +70,7 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// None yet; none ever if the policy leaves pages where they are.
-    pub fn new(now: Tick, stays: bool, unit: PageSize, config: &EngineConfig) -> Self {
+    pub fn new(now: Tick, stays: bool, rhythm: Rhythm, config: &EngineConfig) -> Self {
         Self {
             phase: if stays {
                 Phase::Unmanaged
@@ -75,7 +78,8 @@ impl Rounds {
                 Phase::Waiting
             },
             number: 0,
-            schedule: schedule_from(now, unit, config),
+            schedule: schedule_from(now, rhythm, config),
+            back_to_back: rhythm.back_to_back,
             scans: ScanAccount::default(),
             writes_seen_in: 0,
             current: None,
@@ -84,9 +88,9 @@ impl Rounds {
         }
     }
 
-    /// Starts the schedule anew, for RAM in units of this size.
-    pub fn restart(&mut self, now: Tick, unit: PageSize, config: &EngineConfig) {
-        self.schedule = schedule_from(now, unit, config);
+    /// Starts the schedule anew, by another rhythm.
+    pub fn restart(&mut self, now: Tick, rhythm: Rhythm, config: &EngineConfig) {
+        self.schedule = schedule_from(now, rhythm, config);
         if self.phase != Phase::Unmanaged {
             self.phase = Phase::Waiting;
         }
@@ -127,7 +131,11 @@ impl Rounds {
         if round.planned.is_none() {
             self.schedule.round_done(quiet);
         }
-        self.schedule.skip_ticks(now);
+        if self.back_to_back {
+            self.schedule.set_next(now);
+        } else {
+            self.schedule.skip_ticks(now);
+        }
         self.last = Some(round);
     }
 
@@ -192,15 +200,7 @@ impl Rounds {
 }
 
 /// When rounds come, the first one soon.
-fn schedule_from(now: Tick, unit: PageSize, config: &EngineConfig) -> Intermittent {
-    let period = match unit {
-        PageSize::Base => config.period_ms,
-        PageSize::Huge => config.huge_period_ms,
-    };
+fn schedule_from(now: Tick, rhythm: Rhythm, config: &EngineConfig) -> Intermittent {
     let first = now.after(Duration::from_millis(config.first_round_after_ms));
-    Intermittent::new(
-        first,
-        Duration::from_millis(period),
-        config.quiet_counter_max,
-    )
+    Intermittent::new(first, rhythm.period, rhythm.skips)
 }

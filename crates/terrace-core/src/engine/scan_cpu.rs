@@ -113,7 +113,7 @@ impl Vm {
         let own = u64::from(config.scan_cpu_share_max_percent) * PERCENT;
         let mut part = own;
         if config.fair_shares {
-            let window_ns = u128::from(config.window_ms) * 1_000_000;
+            let window_ns = self.rhythm(config).window.as_nanos();
             let want = u128::from(cpu_ns) * u128::from(CPU) / window_ns;
             let want = u64::try_from(want).unwrap_or(u64::MAX).clamp(1, own);
             let got = shared

@@ -10,7 +10,8 @@ use super::rounds::Phase;
 use super::view::{Mechanism, PhaseView, TierView, VmView};
 use super::vm::Vm;
 use crate::config::{EngineConfig, PoolRelease};
-use crate::policy::{Estimate, Move, Observe, Place, Share};
+use crate::estimate::Estimator;
+use crate::policy::{Estimate, HotnessThreshold, Move, Observe, Place, Share, Sides};
 
 impl Vm {
     pub fn view(&self, shared: &Shared) -> VmView {
@@ -58,7 +59,7 @@ impl Vm {
     }
 
     fn phase_view(&self, config: &EngineConfig) -> PhaseView {
-        let of = config.windows;
+        let of = self.rhythm(config).windows;
         match &self.rounds.phase {
             Phase::Unmanaged => PhaseView::Unmanaged,
             Phase::Waiting => PhaseView::Waiting,
@@ -92,6 +93,7 @@ impl Vm {
             Estimate::FixedThreshold => {
                 format!("hot from {} visits on", config.fixed_threshold)
             }
+            Estimate::HotLists => self.lists_text(config),
             Estimate::Random => format!("shuffled, seed {}", config.random_seed),
             Estimate::Uniform => "all alike".into(),
         };
@@ -101,6 +103,10 @@ impl Vm {
             share: self.share_mechanism(config),
             place: match self.policy.place {
                 Place::Exchange => "hottest against coldest, one way if there is room",
+                Place::TopLists => match self.policy.lists.sides {
+                    Sides::Single => "hot pages up and cold ones down, from the top lists, as room allows",
+                    Sides::Double => "hot pages up, from the top list; where the first tier is full, as many cold ones down",
+                },
                 Place::Fastest => "all towards the first tier",
                 Place::Slowest => "all towards the last tier",
                 Place::Stay => "pages stay where the kernel put them",
@@ -113,6 +119,26 @@ impl Vm {
             }
             .into(),
         }
+    }
+
+    fn lists_text(&self, config: &EngineConfig) -> String {
+        let lists = self.policy.lists;
+        let write = match Estimator::new(self.policy.estimate, config) {
+            Estimator::Counter { write } => write,
+            _ => 1,
+        };
+        let threshold = match lists.threshold {
+            HotnessThreshold::Above(count) => format!("above {count}"),
+            HotnessThreshold::Auto => "above the lowest count that fits and repays".into(),
+        };
+        format!(
+            "reads + {write} x writes {threshold} in {} sub-epochs of {} ms; {} lists, decay after {} epochs; {} KiB a second",
+            lists.sub_epochs,
+            lists.sub_epoch_ms,
+            lists.lists,
+            lists.decay_epochs,
+            config.list_bytes_per_s >> 10,
+        )
     }
 
     fn share_mechanism(&self, config: &EngineConfig) -> String {

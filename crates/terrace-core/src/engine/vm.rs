@@ -7,15 +7,17 @@ use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
 use super::demand::Demand;
 use super::history::History;
+use super::migration::Pace;
 use super::moves::Moving;
 use super::pool::FastSize;
+use super::rhythm::Rhythm;
 use super::rounds::Rounds;
 use super::settings::Settings;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
 use crate::pages::Pages;
-use crate::place::{ExchangeRule, PlaceStage, RankedPlace};
+use crate::place::{ExchangeRule, PlaceStage, RankedPlace, TopListsPlace};
 use crate::policy::{self, Observe, Policy};
 use crate::ram::Ram;
 use crate::track::Tracker;
@@ -73,20 +75,31 @@ impl Vm {
         let tiers = u8::try_from(config.tiers.len()).unwrap_or(u8::MAX);
         let stays = policy.observe == Observe::ProtectionFaults
             || (policy.place == policy::Place::Stay && place.is_none());
-        Ok(Self {
+        let rhythm = Rhythm::new(policy, spec.unit, config);
+        let own = named_place(policy, config);
+        let mut vm = Self {
             id: spec.vm,
             name: spec.name.clone(),
             policy,
             observer: Observer::new(policy.observe, &ram, config),
-            place: place.unwrap_or_else(|| Box::new(named_place(policy, config))),
+            place: place.unwrap_or(own),
             pages: Pages::new(ram, tiers),
             unmapped: false,
             settings,
             size: FastSize::new(spec.weight),
-            rounds: Rounds::new(now, stays, spec.unit, config),
+            rounds: Rounds::new(now, stays, rhythm, config),
             moving: Moving::default(),
             history: History::new(config.max_reasons),
-        })
+        };
+        vm.moving.pace = vm.pace(config);
+        Ok(vm)
+    }
+
+    /// The pace of its moves, if its policy has one.
+    pub fn pace(&self, config: &EngineConfig) -> Option<Pace> {
+        let unit = self.pages.unit_bytes();
+        self.has_lists()
+            .then(|| Pace::new(config.list_bytes_per_s, unit))
     }
 
     /// Whether its policy observes pages at all.
@@ -115,13 +128,17 @@ impl Vm {
     }
 }
 
-fn named_place(policy: Policy, config: &EngineConfig) -> RankedPlace {
-    RankedPlace {
-        estimator: Estimator::new(policy.estimate, config),
+fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
+    let estimator = Estimator::new(policy.estimate, config);
+    if policy.place == policy::Place::TopLists {
+        return Box::new(TopListsPlace::new(policy.lists, estimator));
+    }
+    Box::new(RankedPlace {
+        estimator,
         rule: ExchangeRule {
             min_hot_degree: config.min_hot_degree,
             hysteresis: config.hysteresis,
         },
         slowest: policy.place == policy::Place::Slowest,
-    }
+    })
 }

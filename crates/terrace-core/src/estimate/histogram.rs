@@ -7,6 +7,8 @@
 //! inner loops work on bytes. If the unit is 4 KiB and the host backs a block with one huge page,
 //! the block is ranked as one: as hot as its hottest page.
 
+use std::ops::Range;
+
 use terrace_proto::PageSize;
 
 use super::{DEGREES, Estimator};
@@ -39,6 +41,21 @@ fn class(flags: u8) -> u8 {
     }
 }
 
+/// How hot units are, as numbers.
+pub(crate) trait Rank: Copy {
+    /// Writes the degrees of a run of units, one for each. Hotter is higher.
+    fn rank(self, pages: &Pages, round: u64, units: Range<usize>, out: &mut [u8]);
+}
+
+impl Rank for Estimator {
+    #[inline]
+    fn rank(self, pages: &Pages, round: u64, units: Range<usize>, out: &mut [u8]) {
+        let first = units.start as u64;
+        let (reads, writes) = (&pages.reads[units.clone()], &pages.writes[units]);
+        self.degrees(round, first, reads, writes, out);
+    }
+}
+
 /// How a block is ranked.
 pub(crate) enum Ranked {
     /// Unit by unit.
@@ -66,20 +83,14 @@ impl BlockRanks {
     pub(crate) fn rank(
         &mut self,
         pages: &Pages,
-        estimator: Estimator,
+        by: impl Rank,
         round: u64,
         start: usize,
     ) -> Ranked {
         let end = (start + BLOCK).min(pages.flags.len());
         let places = &pages.flags[start..end];
         let degrees = &mut self.degrees[..places.len()];
-        estimator.degrees(
-            round,
-            start as u64,
-            &pages.reads[start..end],
-            &pages.writes[start..end],
-            degrees,
-        );
+        by.rank(pages, round, start..end, degrees);
         let huge = places[0] & flags::HUGE != 0 && pages.ram().unit() == PageSize::Base;
         if huge && places.len() == BLOCK {
             return Ranked::Whole(whole_key(places, degrees));
@@ -108,11 +119,16 @@ impl Histogram {
     /// Counts the units of a VM in one pass.
     #[must_use]
     pub fn tally(pages: &Pages, estimator: Estimator, round: u64) -> Self {
+        Self::tally_by(pages, estimator, round)
+    }
+
+    /// The same by any ranking.
+    pub(crate) fn tally_by(pages: &Pages, by: impl Rank, round: u64) -> Self {
         // Four tables in turn: equal keys in a row would wait for each other's increment.
         let mut tables = vec![[0_u32; KEYS]; 4];
         let mut ranks = BlockRanks::new();
         for start in (0..pages.units()).step_by(BLOCK) {
-            match ranks.rank(pages, estimator, round, start) {
+            match ranks.rank(pages, by, round, start) {
                 Ranked::Whole(key) => tables[0][usize::from(key)] += 512,
                 Ranked::Units => {
                     let keys = &ranks.keys[..BLOCK.min(pages.units() - start)];

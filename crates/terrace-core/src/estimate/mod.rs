@@ -3,13 +3,19 @@
 //! Responsible for: degrees (vTMM §3.3.1) and the buckets of the bucket sort (§3.3.2). It leaves to
 //! others: which units move ([`crate::place`]).
 
+mod counter;
 mod degree;
 mod fixed_threshold;
 mod histogram;
+mod lists;
 mod random;
+mod threshold;
 
 pub use histogram::Histogram;
-pub(crate) use histogram::{BlockRanks, Ranked, movable_key};
+pub(crate) use histogram::{BlockRanks, Rank, Ranked, movable_key};
+pub use lists::ListRule;
+pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
+pub(crate) use threshold::lowest as lowest_threshold;
 
 use crate::config::EngineConfig;
 use crate::policy::Estimate;
@@ -32,6 +38,11 @@ pub enum Estimator {
         /// Visits, reads and writes alike.
         visits: u8,
     },
+    /// Saturated counts of an epoch, in which a read counts 1.
+    Counter {
+        /// Weight of a write.
+        write: u8,
+    },
     /// Shuffled anew in each round.
     Random {
         /// Seed.
@@ -51,6 +62,9 @@ impl Estimator {
             Estimate::FixedThreshold => Self::FixedThreshold {
                 visits: config.fixed_threshold,
             },
+            Estimate::HotLists => Self::Counter {
+                write: counter::write_weight(read, write),
+            },
             Estimate::Random => Self::Random {
                 seed: config.random_seed,
             },
@@ -67,6 +81,7 @@ impl Estimator {
             Self::FixedThreshold { visits } => {
                 fixed_threshold::degrees(visits, reads, writes, out);
             }
+            Self::Counter { write } => counter::degrees(write, reads, writes, out),
             Self::Random { seed } => random::degrees(seed, round, first, out),
             Self::Uniform => out.fill(1),
         }

@@ -264,11 +264,18 @@ impl Pages {
         }
     }
 
-    /// Forgets the heat of the last round.
-    pub(crate) fn clear_heat(&mut self) {
+    /// Forgets the heat of the last round, and the units' levels unless they outlive it.
+    pub(crate) fn clear_heat(&mut self, levels: bool) {
         self.reads.fill(0);
         self.writes.fill(0);
-        self.queue.fill(0);
+        if levels {
+            self.queue.fill(0);
+        }
+    }
+
+    /// Takes units off the lists that they are on.
+    pub(crate) fn leave_lists(&mut self, units: std::ops::Range<usize>) {
+        self.queue[units].fill(0);
     }
 
     /// Takes over which pages the guest maps. A unit of 2 MiB is known if any of its pages is and all

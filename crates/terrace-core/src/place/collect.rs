@@ -7,7 +7,7 @@
 use terrace_proto::TierId;
 
 use super::{Flow, Quotas};
-use crate::estimate::{BlockRanks, DEGREES, Estimator, Ranked, movable_key};
+use crate::estimate::{BlockRanks, DEGREES, Rank, Ranked, movable_key};
 use crate::pages::{BLOCK, Pages};
 
 /// No unit: a place that a huge block left empty.
@@ -137,12 +137,7 @@ impl Lanes {
 }
 
 /// The units that move, by the decision of [`Quotas`].
-pub(super) fn collect(
-    pages: &Pages,
-    estimator: Estimator,
-    round: u64,
-    quotas: &Quotas,
-) -> Vec<Flow> {
+pub(super) fn collect(pages: &Pages, by: impl Rank, round: u64, quotas: &Quotas) -> Vec<Flow> {
     let tiers = usize::from(pages.tiers());
     let mut lanes = Lanes::new(quotas, tiers);
     let mut ranks = BlockRanks::new();
@@ -154,7 +149,7 @@ pub(super) fn collect(
         if lanes.moving.is_empty() {
             break;
         }
-        match ranks.rank(pages, estimator, round, start) {
+        match ranks.rank(pages, by, round, start) {
             Ranked::Whole(key) => lanes.offer(first, key, 512),
             Ranked::Units => {
                 let keys = &ranks.keys[..BLOCK.min(pages.units() - start)];

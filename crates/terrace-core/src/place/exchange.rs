@@ -42,21 +42,7 @@ impl Quotas {
     /// Decides for one VM of `tiers` tiers.
     #[must_use]
     pub fn decide(histogram: &Histogram, tiers: usize, room: &Room, rule: ExchangeRule) -> Self {
-        let mut quotas = Self {
-            at: Box::new([[[0; DEGREES]; TIERS]; TIERS]),
-            forced: [0; TIERS],
-        };
-        let mut fit = room.fit;
-        for (tier, fit) in fit.iter_mut().enumerate().take(tiers) {
-            quotas.at[tier][tier] = *histogram.movable(tier);
-            let movable: u64 = histogram.movable(tier).iter().sum();
-            *fit = fit.saturating_sub(room.held[tier].saturating_sub(movable));
-        }
-        let mut settle = Settle {
-            quotas,
-            tiers,
-            left: room.most,
-        };
+        let (mut settle, fit) = Settle::begin(histogram, tiers, room);
         for (tier, &fit) in fit.iter().enumerate().take(tiers - 1) {
             settle.shrink(tier, fit);
             settle.fill(tier, fit, rule);
@@ -72,27 +58,51 @@ impl Quotas {
     }
 }
 
-struct Settle {
-    quotas: Quotas,
-    tiers: usize,
+/// A decision being made.
+pub(super) struct Settle {
+    pub(super) quotas: Quotas,
+    pub(super) tiers: usize,
     /// Moves that may still be proposed.
-    left: u64,
+    pub(super) left: u64,
 }
 
 impl Settle {
+    /// Every unit where it is; and the movable units that fit into each tier.
+    pub(super) fn begin(histogram: &Histogram, tiers: usize, room: &Room) -> (Self, [u64; TIERS]) {
+        let mut quotas = Quotas {
+            at: Box::new([[[0; DEGREES]; TIERS]; TIERS]),
+            forced: [0; TIERS],
+        };
+        let mut fit = room.fit;
+        for (tier, fit) in fit.iter_mut().enumerate().take(tiers) {
+            quotas.at[tier][tier] = *histogram.movable(tier);
+            let movable: u64 = histogram.movable(tier).iter().sum();
+            *fit = fit.saturating_sub(room.held[tier].saturating_sub(movable));
+        }
+        let left = room.most;
+        (
+            Self {
+                quotas,
+                tiers,
+                left,
+            },
+            fit,
+        )
+    }
+
     /// Units of a degree that are to be in a tier.
-    fn count(&self, tier: usize, degree: usize) -> u64 {
+    pub(super) fn count(&self, tier: usize, degree: usize) -> u64 {
         (0..self.tiers)
             .map(|origin| self.quotas.at[origin][tier][degree])
             .sum()
     }
 
-    fn total(&self, tier: usize) -> u64 {
+    pub(super) fn total(&self, tier: usize) -> u64 {
         (0..DEGREES).map(|d| self.count(tier, d)).sum()
     }
 
     /// Sends units of a degree on. Those that come home go first, then those that travel anyway.
-    fn send(&mut self, degree: usize, from: usize, to: usize, units: u64) {
+    pub(super) fn send(&mut self, degree: usize, from: usize, to: usize, units: u64) {
         let mut left = units;
         let order = [to]
             .into_iter()
@@ -107,7 +117,7 @@ impl Settle {
         }
     }
 
-    fn shrink(&mut self, tier: usize, fit: u64) {
+    pub(super) fn shrink(&mut self, tier: usize, fit: u64) {
         let mut over = self.total(tier).saturating_sub(fit).min(self.left);
         for degree in 0..DEGREES {
             let n = self.count(tier, degree).min(over);
@@ -118,7 +128,7 @@ impl Settle {
         }
     }
 
-    fn fill(&mut self, tier: usize, fit: u64, rule: ExchangeRule) {
+    pub(super) fn fill(&mut self, tier: usize, fit: u64, rule: ExchangeRule) {
         let mut room = fit.saturating_sub(self.total(tier)).min(self.left);
         for degree in (usize::from(rule.min_hot_degree)..DEGREES).rev() {
             for from in tier + 1..self.tiers {

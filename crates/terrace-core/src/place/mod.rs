@@ -8,9 +8,12 @@ mod exchange;
 mod ranked;
 #[cfg(test)]
 mod reference;
+mod sides;
+mod top_lists;
 
 pub use exchange::{ExchangeRule, Quotas};
 pub use ranked::RankedPlace;
+pub use top_lists::TopListsPlace;
 
 use terrace_proto::TierId;
 
@@ -27,6 +30,9 @@ pub struct Room {
     pub floor: [u64; TierId::MAX],
     /// Most units to propose in all.
     pub most: u64,
+    /// Most units to propose now in either direction, under a policy that moves so many in a time. What must leave a
+    /// tier is not counted.
+    pub paced: u64,
 }
 
 /// Units that should go to one tier, most wanted first.
@@ -68,6 +74,14 @@ pub struct Proposal {
 
 /// The end of a round: counts in, proposals out.
 pub trait PlaceStage: Send {
+    /// Takes a round's end in, before the proposals: what the stage stores of each unit beyond a round.
+    fn end_round(&mut self, _pages: &mut Pages, _room: &Room) {}
+
+    /// Proposes moves between two rankings, if the stage moves pages while scans run.
+    fn propose_between(&mut self, _round: u64, _pages: &Pages, _room: &Room) -> Vec<Flow> {
+        Vec::new()
+    }
+
     /// Ranks the units and proposes moves.
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
 

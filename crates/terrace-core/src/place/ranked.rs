@@ -47,7 +47,7 @@ impl PlaceStage for RankedPlace {
 }
 
 /// The hot set: the hottest known units that fit into the first tier beside its unknown ones.
-fn rank(histogram: &Histogram, room: &Room, rule: ExchangeRule) -> Ranking {
+pub(super) fn rank(histogram: &Histogram, room: &Room, rule: ExchangeRule) -> Ranking {
     let here: u64 =
         histogram.movable(0).iter().sum::<u64>() + histogram.staying(0).iter().sum::<u64>();
     let fit = room.fit[0].saturating_sub(room.held[0].saturating_sub(here));

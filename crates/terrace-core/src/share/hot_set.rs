@@ -39,7 +39,10 @@ impl Estimator {
     pub fn base_degree(self, configured: u8) -> u8 {
         match self {
             Self::FixedThreshold { .. } => 0,
-            Self::PageDegree { .. } | Self::Random { .. } | Self::Uniform => configured,
+            Self::PageDegree { .. }
+            | Self::Counter { .. }
+            | Self::Random { .. }
+            | Self::Uniform => configured,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod demand;
 mod fairness;
 mod in_rounds;
+mod lists;
 mod mechanism;
 mod plan_only;
 mod pool;

@@ -72,6 +72,10 @@ impl PlaceStage for Chaos {
         }
     }
 
+    fn propose_between(&mut self, round: u64, pages: &Pages, room: &Room) -> Vec<Flow> {
+        self.propose(round, pages, room).flows
+    }
+
     fn degree(&self, _: u64, _: &Pages, _: u32) -> Option<u8> {
         None
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use terrace_core::place::PlaceStage;
-use terrace_core::{Engine, EngineConfig, PoolRelease};
+use terrace_core::policy::PolicyStages;
+use terrace_core::{Engine, EngineConfig, PolicyChoice, PoolRelease};
 use terrace_proto::{
     Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
 };
@@ -106,6 +107,16 @@ impl World {
             cool_down_rounds: u8::try_from(seed % 3).unwrap(),
             ..EngineConfig::default()
         };
+        if seed % 3 == 1 {
+            config.policy = PolicyChoice::Composed(PolicyStages {
+                base: "hmvisor".into(),
+                // The rules of this world are those of the pool.
+                share: Some("pool".into()),
+                sub_epoch: Some("20ms".into()),
+                sub_epochs: Some(1),
+                ..PolicyStages::default()
+            });
+        }
         config.tiers.resize(tiers, config.tiers[1].clone());
         let reserve = seed / 5 % 3 * 4 * PAGE_SIZE;
         config

@@ -36,6 +36,7 @@ pub use context::{Context, Stage};
 pub use damos::Damos;
 pub use hyperplace::Tuning;
 pub use numab2::PromotionLimits;
+pub use raminate::Cork;
 pub use registry::Name;
 
 /// A page of the load, in units of the second stage, numbered from 0 in the order of addresses.

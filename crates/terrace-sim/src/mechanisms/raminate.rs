@@ -5,7 +5,7 @@
 //! - Threshold: a page's queue is the logarithm of the number of scans that found it written; pages that were only
 //!   read are in queues below. A page of a slow tier changes places with one of the tier above if its queue is
 //!   higher.
-//! - Rate limit: from the first scan on, the cork is out once a second, for at most 1,024 pages of 4 KiB.
+//! - Rate limit: from the first scan on, the cork is out once a second (keys: `scan_ms`, `migrate_ms`, `decay_ms`), for at most 1,024 pages of 4 KiB.
 //! - Victim: the page that has been longest in the lowest queue of the tier above that is not empty.
 //!
 //! Further figures of RAMinate's own paper are not known here: `docs/baselines/raminate.md` names the source of each
@@ -16,19 +16,42 @@ use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::base::number::index;
 use crate::machine::{PS, TIERS};
 
-/// Time between the starts of two scans, ns.
-const SCAN_EVERY: u64 = 1_000_000_000;
-
 /// Time of scanning one page, ps: 800 ms for 1.6 GB of 4 KiB pages (HMvisor, §3.2.1).
 const SCAN_PAGE: u64 = 2_000 * PS;
 
-/// Between two times that the cork is out, ns, and the most bytes that change tier then: HMvisor's epoch and
-/// limit for the same purpose, 1,024 pages.
-const EPOCH: u64 = 1_000_000_000;
+/// The most bytes that change tier each time that the cork is out: HMvisor's limit for the same purpose, 1,024 pages.
 const EPOCH_BYTES: u64 = 1024 * 4096;
 
-/// Number of scans without an access after which a page moves one queue down.
-const LIFETIME: u8 = 8;
+/// The parameters of RAMinate, ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cork {
+    /// Time between the starts of two scans: 1 s (vTMM, §4.3.2; HMvisor, §3.2.1).
+    pub scan_ms: u32,
+    /// Time between two times that the cork is out: 1 s, HMvisor's migration epoch.
+    pub migrate_ms: u32,
+    /// Time without an access after which a page moves one queue down: 8 s (estimate). It is counted in scans, by
+    /// the time that lies between them where they keep up.
+    pub decay_ms: u32,
+}
+
+impl Cork {
+    /// The parameters that hold if nothing is said.
+    pub const DEFAULT: Self = Self {
+        scan_ms: 1000,
+        migrate_ms: 1000,
+        decay_ms: 8000,
+    };
+
+    /// Scans without an access after which a page sinks.
+    fn lifetime(self) -> u8 {
+        let scans = self.decay_ms / self.scan_ms.max(1);
+        u8::try_from(scans).unwrap_or(u8::MAX).max(1)
+    }
+}
+
+fn ns(ms: u32) -> u64 {
+    u64::from(ms) * 1_000_000
+}
 
 /// Queues of a tier: of pages never found, of those only read by the logarithm of an 8-bit count, of those
 /// written.
@@ -47,14 +70,14 @@ struct Page {
 
 impl Page {
     /// Takes in a scan's findings about the page.
-    fn seen(&mut self, accessed: bool, written: bool) {
+    fn seen(&mut self, accessed: bool, written: bool, lifetime: u8) {
         if written {
             self.writes = self.writes.saturating_add(1);
         } else if accessed {
             self.reads = self.reads.saturating_add(1);
         } else {
             self.idle += 1;
-            if self.idle < LIFETIME {
+            if self.idle < lifetime {
                 return;
             }
             // One queue less: the lower half of what it had.
@@ -77,6 +100,7 @@ impl Page {
 /// The mechanism RAMinate.
 #[derive(Debug)]
 pub struct Raminate {
+    cork: Cork,
     pages: Vec<Page>,
     /// The queues of each tier, the first tier's first.
     queues: Lists,
@@ -92,13 +116,14 @@ pub struct Raminate {
 impl Raminate {
     /// A mechanism that knows nothing of any page yet.
     #[must_use]
-    pub fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup, cork: Cork) -> Self {
         let lists = u8::try_from(TIERS).map_or(u8::MAX, |tiers| tiers * QUEUES);
         Self {
+            cork,
             pages: vec![Page::default(); index(setup.units)],
             queues: Lists::new(lists, setup.units),
             next: 0,
-            due: SCAN_EVERY,
+            due: ns(cork.scan_ms),
             epoch: 0,
             scanning: false,
             scans: 0,
@@ -122,7 +147,7 @@ impl Raminate {
             self.next += 1;
             context.spend(Stage::Track, SCAN_PAGE);
             let (accessed, written) = (context.young(unit), context.written(unit));
-            self.pages[index(unit)].seen(accessed, written);
+            self.pages[index(unit)].seen(accessed, written, self.cork.lifetime());
             if let Some(tier) = context.tier(unit).filter(|_| !context.is_migrating(unit)) {
                 self.queue_up(unit, tier);
             }
@@ -180,7 +205,7 @@ impl Mechanism for Raminate {
         let now = context.now_ns();
         if !self.scanning && now >= self.due {
             self.scanning = true;
-            self.due = now + SCAN_EVERY;
+            self.due = now + ns(self.cork.scan_ms);
         }
         if self.scanning && self.scan(context) {
             self.scanning = false;
@@ -191,7 +216,7 @@ impl Mechanism for Raminate {
         if self.scans == 0 || now < self.epoch || context.migrating() > 0 {
             return;
         }
-        self.epoch = now + EPOCH;
+        self.epoch = now + ns(self.cork.migrate_ms);
         let most = context.units_in(EPOCH_BYTES).max(2);
         let tiers = u8::try_from(context.setup().tiers).unwrap_or(1);
         for tier in 1..tiers {
@@ -220,25 +245,37 @@ impl Mechanism for Raminate {
 mod tests {
     use super::*;
 
+    const LIFETIME: u8 = 8;
+
+    #[test]
+    fn the_default_lifetime_is_of_eight_scans_and_a_key_sets_it() {
+        assert_eq!(Cork::DEFAULT.lifetime(), LIFETIME);
+        let five_seconds = Cork {
+            decay_ms: 5000,
+            ..Cork::DEFAULT
+        };
+        assert_eq!(five_seconds.lifetime(), 5);
+    }
+
     #[test]
     fn one_written_page_is_above_all_that_are_only_read() {
         let mut read = Page::default();
-        (0..300).for_each(|_| read.seen(true, false));
+        (0..300).for_each(|_| read.seen(true, false, LIFETIME));
         let mut written = Page::default();
-        written.seen(true, true);
+        written.seen(true, true, LIFETIME);
         assert_eq!((read.queue(), written.queue()), (8, 9));
-        (0..300).for_each(|_| written.seen(true, true));
+        (0..300).for_each(|_| written.seen(true, true, LIFETIME));
         assert_eq!(written.queue(), QUEUES - 1);
     }
 
     #[test]
     fn a_page_that_is_not_found_for_its_lifetime_sinks_by_a_queue() {
         let mut page = Page::default();
-        (0..4).for_each(|_| page.seen(true, false));
+        (0..4).for_each(|_| page.seen(true, false, LIFETIME));
         assert_eq!(page.queue(), 3);
-        (1..LIFETIME).for_each(|_| page.seen(false, false));
+        (1..LIFETIME).for_each(|_| page.seen(false, false, LIFETIME));
         assert_eq!(page.queue(), 3);
-        page.seen(false, false);
+        page.seen(false, false, LIFETIME);
         assert_eq!(page.queue(), 2);
     }
 }

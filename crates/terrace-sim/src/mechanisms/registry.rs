@@ -5,6 +5,7 @@ use super::damos::Damos;
 use super::hyperplace::Tuning;
 use super::needs::{Memory, Need};
 use super::numab2::PromotionLimits;
+use super::raminate::Cork;
 use super::{Mechanism, Setup, Side};
 use super::{
     autonuma, balance, damos, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate,
@@ -31,7 +32,7 @@ pub enum Name {
     /// The mechanism HeMem.
     Hemem,
     /// The mechanism RAMinate.
-    Raminate,
+    Raminate(Cork),
     /// memtierd with its heat policy.
     Memtierd,
     /// memtierd with its age policy.
@@ -53,7 +54,7 @@ impl Name {
         Self::Memtis,
         Self::Nimble,
         Self::Hemem,
-        Self::Raminate,
+        Self::Raminate(Cork::DEFAULT),
         Self::Memtierd,
         Self::MemtierdAge,
         Self::Balance(Balance::DEFAULT),
@@ -104,7 +105,7 @@ impl Name {
                 host,
                 "HeMem: counts of sampled loads and stores, fixed thresholds, write-heavy pages first",
             ),
-            Self::Raminate => (
+            Self::Raminate(_) => (
                 "raminate",
                 host,
                 "RAMinate: written pages first, by a corked multi-queue, 4 MiB a second",
@@ -173,7 +174,7 @@ impl Name {
             Self::Memtis => memtis::Memtis::needs(),
             Self::Nimble => nimble::Nimble::needs(memory),
             Self::Hemem
-            | Self::Raminate
+            | Self::Raminate(_)
             | Self::Memtierd
             | Self::MemtierdAge
             | Self::Damos(_)
@@ -194,7 +195,7 @@ impl Name {
             Self::Memtis => Box::new(memtis::Memtis::new(setup)),
             Self::Nimble => Box::new(nimble::Nimble::new(setup)),
             Self::Hemem => Box::new(hemem::Hemem::new(setup)),
-            Self::Raminate => Box::new(raminate::Raminate::new(setup)),
+            Self::Raminate(cork) => Box::new(raminate::Raminate::new(setup, cork)),
             Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
             Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
             Self::Balance(parameters) => Box::new(balance::Balancer::new(setup, parameters)),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::error::Fault;
 use super::policy::RawTable;
 use crate::host::bounds::clairvoyant::By;
-use crate::mechanisms::{Balance, Damos, Name, PromotionLimits, Tuning};
+use crate::mechanisms::{Balance, Cork, Damos, Name, PromotionLimits, Tuning};
 
 /// A parameter of mechanisms.
 struct Parameter<V: 'static> {
@@ -23,7 +23,7 @@ type Number = (Parameter<u64>, RangeInclusive<u64>);
 const MAX_MS: u64 = 60_000;
 
 /// The parameters that are numbers.
-const NUMBERS: [Number; 13] = [
+const NUMBERS: [Number; 16] = [
     number(&["hyperplace"], "period", |t| t.period, 1..=1_000_000_000),
     number(
         &["hyperplace"],
@@ -55,6 +55,14 @@ const NUMBERS: [Number; 13] = [
         |t| wide(t.interval_ms),
         1..=MAX_MS,
     ),
+    number(&["raminate"], "scan_ms", |t| wide(t.scan_ms), 1..=MAX_MS),
+    number(
+        &["raminate"],
+        "migrate_ms",
+        |t| wide(t.migrate_ms),
+        1..=MAX_MS,
+    ),
+    number(&["raminate"], "decay_ms", |t| wide(t.decay_ms), 1..=MAX_MS),
     number(&["damos"], "sample_ms", |t| wide(t.sample_ms), 1..=MAX_MS),
     number(
         &["damos"],
@@ -189,6 +197,11 @@ fn set(raw: &RawTable, name: Name) -> Name {
             hot_threshold_ms: raw.hot_threshold_ms.unwrap_or(limits.hot_threshold_ms),
             rate_limit_mb_s: raw.rate_limit_mb_s.unwrap_or(limits.rate_limit_mb_s),
             adapt: raw.adapt.unwrap_or(limits.adapt),
+        }),
+        Name::Raminate(cork) => Name::Raminate(Cork {
+            scan_ms: raw.scan_ms.unwrap_or(cork.scan_ms),
+            migrate_ms: raw.migrate_ms.unwrap_or(cork.migrate_ms),
+            decay_ms: raw.decay_ms.unwrap_or(cork.decay_ms),
         }),
         Name::Damos(damos) => Name::Damos(Damos {
             sample_ms: raw.sample_ms.unwrap_or(damos.sample_ms),

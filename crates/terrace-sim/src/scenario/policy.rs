@@ -2,7 +2,7 @@
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use terrace_core::policy::{Observe, Place, Policy, PolicyStages, Registry};
+use terrace_core::policy::{HotnessThreshold, Observe, Place, Policy, PolicyStages, Registry};
 use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
@@ -63,7 +63,7 @@ pub struct Description {
     pub name: String,
     /// Each stage with the component that serves it; empty if no engine runs.
     pub stages: Vec<(String, String)>,
-    /// A description; `None` if the engine runs the policy.
+    /// A description; of a policy of the engine its own keys, if it has some.
     pub what: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Description {
 pub fn descriptions() -> Vec<Description> {
     let mut all = Vec::new();
     for name in engine_names() {
-        let policy = name.stages();
+        let policy = Registry::Simulator.stages(name);
         let stages = [
             ("observe", policy.observe.name()),
             ("estimate", policy.estimate.name()),
@@ -83,7 +83,7 @@ pub fn descriptions() -> Vec<Description> {
         all.push(Description {
             name: name.name().into(),
             stages: stages.map(|(k, v)| (k.into(), v.into())).to_vec(),
-            what: None,
+            what: lists_text(name),
         });
     }
     all.extend(Name::ALL.iter().map(|baseline| Description {
@@ -109,6 +109,13 @@ pub fn descriptions() -> Vec<Description> {
             }),
     );
     all
+}
+
+/// The keys of a policy's table that a policy of the engine has of its own.
+fn lists_text(name: PolicyName) -> Option<String> {
+    (name == PolicyName::Hmvisor).then(|| {
+        "keys: lists, sub_epoch, sub_epochs, hotness_threshold, decay_time, sides".to_owned()
+    })
 }
 
 /// Whether a policy of that name places no pages, or is run by neither the engine nor a mechanism, so that it has no
@@ -186,6 +193,9 @@ pub(super) struct RawTable {
     pub rate_limit_mb_s: Option<u32>,
     pub adapt: Option<bool>,
     pub interval_ms: Option<u32>,
+    pub scan_ms: Option<u32>,
+    pub migrate_ms: Option<u32>,
+    pub decay_ms: Option<u32>,
     pub sample_ms: Option<u32>,
     pub aggregate_ms: Option<u32>,
     pub min_regions: Option<u32>,
@@ -193,6 +203,12 @@ pub(super) struct RawTable {
     pub quota_mb: Option<u32>,
     pub quota_ms: Option<u32>,
     pub cold_age_ms: Option<u32>,
+    lists: Option<u8>,
+    sub_epoch: Option<String>,
+    sub_epochs: Option<u8>,
+    hotness_threshold: Option<HotnessThreshold>,
+    decay_time: Option<String>,
+    sides: Option<String>,
     pub goals: Option<bool>,
     pub young: Option<bool>,
 }
@@ -218,6 +234,26 @@ impl<'de> Deserialize<'de> for RawPolicy {
             }
         }
         deserializer.deserialize_any(Either)
+    }
+}
+
+impl RawTable {
+    /// The stages that it names, and the keys of lists.
+    fn stages(self) -> PolicyStages {
+        PolicyStages {
+            base: self.base,
+            observe: self.observe,
+            estimate: self.estimate,
+            share: self.share,
+            place: self.place,
+            moves: self.moves,
+            lists: self.lists,
+            sub_epoch: self.sub_epoch,
+            sub_epochs: self.sub_epochs,
+            hotness_threshold: self.hotness_threshold,
+            decay_time: self.decay_time,
+            sides: self.sides,
+        }
     }
 }
 
@@ -255,19 +291,12 @@ impl RawPolicy {
             });
         }
         no_engine_in_guests(side, &format!("{path}.where"))?;
-        let stages = PolicyStages {
-            base: raw.base,
-            observe: raw.observe,
-            estimate: raw.estimate,
-            share: raw.share,
-            place: raw.place,
-            moves: raw.moves,
-        };
+        let stages = raw.stages();
         let name = stages_label(&stages);
         if name == stages.base {
             return by_name(&name, &format!("{path}.base"));
         }
-        let choice = PolicyChoice::Composed(stages);
+        let choice = simulated(stages);
         let resolved = choice.resolve(path).map_err(|error| match error {
             ConfigError::Name {
                 key,
@@ -362,7 +391,10 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     }
     match engine_names().find(|n| n.name() == name) {
         Some(found) => {
-            let choice = PolicyChoice::from(found);
+            let choice = simulated(PolicyStages {
+                base: found.name().into(),
+                ..PolicyStages::default()
+            });
             Ok(HostPolicy::Engine(text.into(), choice))
         }
         None => {
@@ -440,6 +472,20 @@ pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
     })
 }
 
+/// The policy with the stages that its base has in the simulator and nowhere else.
+fn simulated(mut stages: PolicyStages) -> PolicyChoice {
+    if let Some(base) = engine_names().find(|n| n.name() == stages.base) {
+        let here = Registry::Simulator.stages(base).observe;
+        if stages.observe.is_none() && here != base.stages().observe {
+            stages.observe = Some(here.name().into());
+        }
+        if stages.is_bare() {
+            return PolicyChoice::from(base);
+        }
+    }
+    PolicyChoice::Composed(stages)
+}
+
 /// The policy's name with its stages, as `vtmm observe=ept-scan`.
 fn stages_label(stages: &PolicyStages) -> String {
     let own = [
@@ -454,6 +500,9 @@ fn stages_label(stages: &PolicyStages) -> String {
         if let Some(value) = value {
             name += &format!(" {stage}={value}");
         }
+    }
+    for (key, value) in stages.list_keys().into_iter().flatten() {
+        name += &format!(" {key}={value}");
     }
     name
 }

@@ -232,6 +232,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         vm_policies: policies.collect(),
         quiet_bytes: given.quiet_bytes / scale,
         move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
+        list_bytes_per_s: (given.list_bytes_per_s / scale).max(1),
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
         demand: given.demand.scaled(scale),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use terrace_config::Config;
+use terrace_core::EngineConfig;
 use terrace_host::HostRoot;
 use terrace_host::mover::{Mover, MoverConfig, Target};
 use terrace_host::topology::Topology;
@@ -23,8 +24,8 @@ pub struct Executors {
     last: u32,
     /// The mover of the pages of all VMs.
     mover: Arc<Mover>,
-    /// Scans of a round.
-    windows: u8,
+    /// The engine's configuration, which has the scans of each VM's rounds.
+    engine: EngineConfig,
     root: HostRoot,
     topology: Arc<Topology>,
     inbox: Sender<Input>,
@@ -49,7 +50,7 @@ impl Executors {
             each: BTreeMap::new(),
             last: 0,
             mover: Arc::new(Mover::new(root.clone(), Arc::clone(topology), mover)),
-            windows: config.engine.windows,
+            engine: config.engine.clone(),
             root: root.clone(),
             topology: Arc::clone(topology),
             inbox,
@@ -70,7 +71,7 @@ impl Executors {
         let writes = WriteConfig {
             source: ready.config.writes.source,
             pause_budget: ready.config.writes.pause_budget,
-            windows: self.windows,
+            windows: self.engine.windows_of(&ready.identity.name),
         };
         let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
         let tracking = Tracking {

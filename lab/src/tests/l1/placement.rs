@@ -26,6 +26,11 @@ pub const TESTS: &[Test] = &[
         boot: Boot::L1(placement_test_fails_with_a_shuffled_ranking),
     },
     Test {
+        name: "hot_lists_bring_hot_pages_into_fast_memory",
+        needs: Needs::Product,
+        boot: Boot::L1(hot_lists_bring_hot_pages_into_fast_memory),
+    },
+    Test {
         name: "daemon_cannot_open_the_truth_channel",
         needs: Needs::Nothing,
         boot: Boot::L1(daemon_cannot_open_the_truth_channel),
@@ -87,6 +92,27 @@ fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
     ensure!(
         promoted > Some(1000),
         "the shuffled ranking moved nothing: {promoted:?}"
+    );
+    lab.expect_intact(VM)
+}
+
+/// Epochs in which hot lists must place the hot set: three to climb the lists, and 1,024 pages a second while the next
+/// ones are scanned.
+const EPOCHS: u64 = 12;
+
+fn hot_lists_bring_hot_pages_into_fast_memory(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        policy: "hmvisor",
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        lab.converges_within_rounds(VM, EPOCHS)?,
+        "the hot set is not in fast memory after {EPOCHS} epochs"
+    );
+    let reasons = lab.check(&format!("terrace show {VM}"))?;
+    ensure!(
+        reasons.contains("sub-epochs of 100 ms"),
+        "the policy is not shown: {reasons}"
     );
     lab.expect_intact(VM)
 }

@@ -157,8 +157,9 @@ fn policy_row(policy: &Description) -> Vec<String> {
         .iter()
         .map(|(stage, name)| format!("{stage} {name}"))
         .collect();
-    let what = policy.what.clone().unwrap_or_else(|| stages.join(", "));
-    vec![policy.name.clone(), what]
+    let stages = (!stages.is_empty()).then(|| stages.join(", "));
+    let parts: Vec<String> = stages.into_iter().chain(policy.what.clone()).collect();
+    vec![policy.name.clone(), parts.join("; ")]
 }
 
 fn tier_row(tier: &TierReport) -> Vec<String> {

@@ -18,7 +18,7 @@ use terrace_proto::{
 
 use crate::config::EngineConfig;
 use crate::engine::Engine;
-use crate::policy::{Observe, Place, Policy, PolicyChoice};
+use crate::policy::{Estimate, Observe, Place, Policy, PolicyChoice};
 use crate::session::Session;
 use crate::session::replay::ReplayError;
 
@@ -198,6 +198,7 @@ impl Driver {
         let choice = choices.get(&spec.name).unwrap_or(&self.recorded.policy);
         if let Ok(had) = choice.resolve("policy") {
             same_tables(&self.name, self.policy, had, &spec.name)?;
+            no_epochs(&self.name, self.policy, had, &spec.name)?;
         }
         self.here.insert(id, self.vms.len());
         self.vms.push(Vm::new(&spec));
@@ -514,6 +515,21 @@ fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), 
         }),
         _ => Ok(()),
     }
+}
+
+/// Refuses policies whose rounds are epochs, on either side.
+fn no_epochs(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), Refused> {
+    if [policy, had]
+        .iter()
+        .all(|p| p.estimate != Estimate::HotLists)
+    {
+        return Ok(());
+    }
+    Err(Refused::OtherEpochs {
+        policy: name.into(),
+        had: had.name.name(),
+        vm: vm.into(),
+    })
 }
 
 /// A policy as people write it.

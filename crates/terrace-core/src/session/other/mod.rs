@@ -80,6 +80,20 @@ pub enum Refused {
         /// The policies that can be replayed.
         instead: &'static str,
     },
+    /// One of the two policies has epochs, the other one rounds.
+    #[error(
+        "policy {policy} cannot be replayed on a log of policy {had} of {vm}: under hmvisor rounds are epochs of \
+         other windows, back to back, and what the log's windows saw does not say what those would have seen; \
+         record with {policy}, or simulate it"
+    )]
+    OtherEpochs {
+        /// As asked for.
+        policy: String,
+        /// The log's.
+        had: &'static str,
+        /// The VM's name.
+        vm: String,
+    },
     /// The other policy's windows are finer than the log's.
     #[error(
         "windows of {asked} ms are finer than the log's of {had} ms, and when within a window a page was \

@@ -3,6 +3,10 @@
 //! Responsible for: names, what they stand for, and what is allowed. It leaves to others: the stages
 //! themselves ([`crate::track`], [`crate::estimate`], [`crate::share`], [`crate::place`]).
 
+mod lists;
+
+pub use lists::{HotLists, HotnessThreshold, Sides};
+
 use std::fmt;
 
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -53,6 +57,9 @@ names! {
         VtmmPaper = "vtmm-paper",
         /// vTMM with HeMem's way of telling hot from cold (vTMM §4.5).
         FixedThreshold = "fixed-threshold",
+        /// HMvisor: short windows back to back, lists of hot and of cold pages, a bounded number of pages a second.
+        /// Live it scans the guest's tables, in the simulator the second stage's.
+        Hmvisor = "hmvisor",
         /// vTMM with a shuffled ranking: a control that a placement test must fail.
         Random = "random",
         /// Pages stay where the kernel first put them; nothing is managed.
@@ -94,6 +101,8 @@ names! {
         PageDegree = "page-degree",
         /// Hot or cold by a fixed number of visits (vTMM §4.5, after HeMem).
         FixedThreshold = "fixed-threshold",
+        /// Counts of an epoch above a threshold, and lists on which pages rise and fall (HMvisor §3.2.1).
+        HotLists = "hot-lists",
         /// Shuffled, from a seed.
         Random = "random",
         /// All alike.
@@ -118,6 +127,8 @@ names! {
     Place {
         /// Hottest against coldest (vTMM §3.3.2).
         Exchange = "exchange",
+        /// What the top lists hold, at most so many bytes a second (HMvisor §3.2.1).
+        TopLists = "top-lists",
         /// All towards the first tier.
         Fastest = "fastest",
         /// All towards the last tier.
@@ -171,6 +182,36 @@ pub struct PolicyStages {
     /// See [`Move`].
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
     pub moves: Option<String>,
+    /// See [`HotLists::lists`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists: Option<u8>,
+    /// See [`HotLists::sub_epoch_ms`]; a time, as `"100ms"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_epoch: Option<String>,
+    /// See [`HotLists::sub_epochs`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_epochs: Option<u8>,
+    /// See [`HotLists::threshold`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hotness_threshold: Option<HotnessThreshold>,
+    /// See [`HotLists::decay_epochs`]; a time, as `"10s"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decay_time: Option<String>,
+    /// See [`HotLists::sides`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sides: Option<String>,
+}
+
+impl PolicyStages {
+    /// Whether nothing of the base is replaced.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        let bare = Self {
+            base: self.base.clone(),
+            ..Self::default()
+        };
+        *self == bare
+    }
 }
 
 impl<'de> Deserialize<'de> for PolicyChoice {
@@ -224,6 +265,8 @@ pub struct Policy {
     pub place: Place,
     /// How they travel.
     pub moves: Move,
+    /// The parameters of hot lists, for a policy that has them.
+    pub lists: HotLists,
 }
 
 /// The places in which policies run, each with the stages that exist there. An engine itself takes whatever a log may
@@ -244,6 +287,7 @@ impl Registry {
             Self::Live => &[
                 PolicyName::Vtmm,
                 PolicyName::FixedThreshold,
+                PolicyName::Hmvisor,
                 PolicyName::Random,
                 PolicyName::FirstTouch,
                 PolicyName::PreferFast,
@@ -253,6 +297,7 @@ impl Registry {
                 PolicyName::Vtmm,
                 PolicyName::VtmmPaper,
                 PolicyName::FixedThreshold,
+                PolicyName::Hmvisor,
                 PolicyName::Random,
                 PolicyName::Hpmbs,
             ],
@@ -280,6 +325,19 @@ impl Registry {
         match self {
             Self::Live => &[Move::Linux],
             Self::Simulator => &[Move::Linux, Move::WriteProtect, Move::PmlCopy],
+        }
+    }
+
+    /// The stages that a name stands for in this place.
+    #[must_use]
+    pub fn stages(self, name: PolicyName) -> Policy {
+        let stages = name.stages();
+        match (self, name) {
+            (Self::Simulator, PolicyName::Hmvisor) => Policy {
+                observe: Observe::EptScan,
+                ..stages
+            },
+            _ => stages,
         }
     }
 
@@ -325,6 +383,7 @@ impl PolicyName {
             share: Share::Pool,
             place: Place::Exchange,
             moves: Move::Linux,
+            lists: HotLists::default(),
         };
         let blind = |place| Policy {
             observe: Observe::None,
@@ -342,6 +401,13 @@ impl PolicyName {
             },
             Self::FixedThreshold => Policy {
                 estimate: Estimate::FixedThreshold,
+                ..vtmm
+            },
+            Self::Hmvisor => Policy {
+                observe: Observe::GuestScanPlain,
+                estimate: Estimate::HotLists,
+                share: Share::Island,
+                place: Place::TopLists,
                 ..vtmm
             },
             Self::Random => Policy {
@@ -436,7 +502,46 @@ impl PolicyChoice {
         if let Some(v) = &s.moves {
             policy.moves = Move::find(&format!("{key}.move"), v)?;
         }
+        policy.lists = HotLists::of(s, key)?;
+        policy.check_lists(s, key)?;
         Ok(policy)
+    }
+}
+
+impl Policy {
+    /// Lists are one thing in two stages, and count windows that stand alone.
+    fn check_lists(&self, stages: &PolicyStages, key: &str) -> Result<(), ConfigError> {
+        let pairs = |key: &str, stage: &str, needs: &str| ConfigError::Stages {
+            key: key.into(),
+            stage: stage.into(),
+            needs: needs.into(),
+        };
+        let (estimate, place) = (self.estimate.name(), self.place.name());
+        match (self.estimate, self.place) {
+            (Estimate::HotLists, Place::TopLists) => {}
+            (Estimate::HotLists, _) => {
+                let needs = "place = \"top-lists\"";
+                return Err(pairs(&format!("{key}.estimate"), estimate, needs));
+            }
+            (_, Place::TopLists) => {
+                let needs = "estimate = \"hot-lists\"";
+                return Err(pairs(&format!("{key}.place"), place, needs));
+            }
+            _ => {
+                return match stages.list_key() {
+                    None => Ok(()),
+                    Some(own) => {
+                        let needs = "base = \"hmvisor\"";
+                        Err(pairs(&format!("{key}.{own}"), "a key of lists", needs))
+                    }
+                };
+            }
+        }
+        if !matches!(self.observe, Observe::GuestScanPlain | Observe::EptScan) {
+            let needs = "observe = \"guest-scan-plain\", or in the simulator \"ept-scan\"";
+            return Err(pairs(&format!("{key}.estimate"), estimate, needs));
+        }
+        Ok(())
     }
 }
 
@@ -500,7 +605,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             err.to_string(),
-            "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, random, uniform"
+            "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, hot-lists, random, uniform"
         );
     }
 
