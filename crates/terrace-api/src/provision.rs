@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
-    GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier, ProvisioningStatus,
-    Resident,
+    BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
+    ProvisioningStatus, Resident,
 };
 
 /// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.

@@ -65,6 +65,7 @@ impl Classify {
                 slowest: false,
             },
             room: Room {
+                double_sided: false,
                 paced: u64::MAX,
                 held,
                 fit: [held[0], u64::MAX, 0, 0],

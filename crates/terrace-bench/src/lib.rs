@@ -2,8 +2,10 @@
 //!
 //! Responsible for: inputs, runs and baselines. It leaves to others: counting allocations, and printing.
 
+mod arbiter;
 mod classify;
 mod distances;
+mod division;
 pub mod driver;
 mod inflate;
 mod measured;
@@ -13,8 +15,10 @@ mod simulator;
 mod state_bytes;
 mod vm;
 
+pub use arbiter::arbiter;
 pub use classify::Classify;
 pub use distances::distances;
+pub use division::division;
 pub use inflate::inflate;
 pub use measured::Measured;
 pub use range_tree::{range_tree, range_tree_epoch};

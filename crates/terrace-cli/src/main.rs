@@ -2,13 +2,19 @@
 //!
 //! The binary is glue: arguments are parsed into plain structs (`args`), each command is one file.
 
+// Printing panics where nothing can be written: `output` gives an error.
+#![warn(clippy::print_stdout)]
+
 mod allocated;
 mod args;
 mod commands;
+mod output;
 mod render;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::FromArgMatches;
 
 use args::{Args, Command};
@@ -17,9 +23,7 @@ fn main() -> ExitCode {
     // A closed pipe (`terrace vms | head`) ends the program quietly, as it does any other tool.
     // SAFETY: no other thread runs yet, and SIGPIPE's default action touches no memory of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let matches = Args::described().get_matches();
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match run(args) {
+    match parse().and_then(|args| args.map_or(Ok(ExitCode::SUCCESS), run)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("terrace: {error:#}");
@@ -28,16 +32,28 @@ fn main() -> ExitCode {
     }
 }
 
+/// Parses the arguments; `None` if they asked for help or the version, which is printed. Wrong ones end the program.
+fn parse() -> anyhow::Result<Option<Args>> {
+    let parsed = Args::described().try_get_matches();
+    match parsed.and_then(|matches| Args::from_arg_matches(&matches)) {
+        Ok(args) => Ok(Some(args)),
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(help) => {
+            help.print()
+                .and_then(|()| std::io::stdout().flush())
+                .context("standard output cannot be written")?;
+            Ok(None)
+        }
+    }
+}
+
 fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Args::described(),
-                "terrace",
-                &mut std::io::stdout(),
-            );
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Args::described(), "terrace", &mut text);
+            output::print(String::from_utf8_lossy(&text))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { folder } => {

@@ -45,6 +45,78 @@ fn figures_of_a_debug_build_are_refused() {
 }
 
 #[test]
+fn standard_output_without_room_is_an_error_and_no_panic() {
+    let trace = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/traces/redis.trace.zst"
+    );
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["completions", "bash"],
+        &["mrc", trace],
+        &["mrc", trace, "--json", "-"],
+        &["trace", "info", trace],
+        &["sim", "list"],
+        &["sim", "list", "--json"],
+        &["sim", "repro", "--list"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = Command::new(env!("CARGO_BIN_EXE_terrace"))
+            .args(args)
+            .stdout(full.expect("a device"))
+            .output()
+            .expect("the program starts");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = said(&output);
+        assert!(
+            said.starts_with("terrace: standard output cannot be written"),
+            "{args:?}: {said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn no_result_overwrites_what_it_is_made_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("s.toml"), include_str!("../../../scenarios/demo.toml")).expect("a file");
+    let before = std::fs::read(at("s.toml")).expect("a file");
+    std::fs::write(at("log"), " L 1000,8\n").expect("a file");
+    let load = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\n[[vm]]\nname = \"v\"\nfast = \"8MiB\"\n\
+                slow = \"16MiB\"\nworkload = { kind = \"trace\", file = \"log\" }\n";
+    std::fs::write(at("load.toml"), load).expect("a file");
+    for args in [
+        &["sim", "run", &at("s.toml"), "--json", &at("s.toml")][..],
+        &["sim", "run", &at("s.toml"), "--html", &at("s.toml")],
+        &[
+            "sim",
+            "run",
+            &at("s.toml"),
+            "--json",
+            &at("x"),
+            "--html",
+            &at("x"),
+        ],
+        &["sim", "run", &at("load.toml"), "--json", &at("log")],
+        &["sim", "replay", &at("log"), "--json", &at("log")],
+        &["trace", "info", &at("log"), "--json", &at("log")],
+        &["trace", "convert", &at("log"), &at("log"), "--to", "lackey"],
+    ] {
+        let output = terrace(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(
+            said(&output).contains("is the same file as"),
+            "{args:?}: {}",
+            said(&output)
+        );
+    }
+    assert_eq!(std::fs::read(at("s.toml")).expect("it stays"), before);
+    assert_eq!(std::fs::read(at("log")).expect("it stays"), b" L 1000,8\n");
+}
+
+#[test]
 fn completions_are_printed_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let output = terrace(&["completions", shell]);

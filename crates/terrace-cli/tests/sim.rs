@@ -148,7 +148,7 @@ fn a_result_has_the_keys_that_checks_rely_on_and_no_others() {
             vm,
             "name:s policy:s guest_policy:? rounds:i runtime_s:n ops_per_s:n p50_ns:n p99_ns:n \
              slowdown_vs_all_fast:n cost:n performance_per_cost:n cache_hit_ratio:n fast_hit_ratio:n fast_write_ratio:n dram_utility:n \
-             tier_bytes_mean:a tier_bytes_end:a tier_written_bytes:a fast_bytes_mean:i fast_bytes_end:i \
+             tier_bytes_mean:a tier_bytes_end:a tier_written_bytes:a swapped_in_bytes:i swapped_out_bytes:i fast_bytes_mean:i fast_bytes_end:i \
              promoted_pages:i demoted_pages:i vm_exits:i major_faults:i overhead_s:o",
         );
         check_keys(&vm["overhead_s"], "track:n classify:n migrate:n");

@@ -6,7 +6,8 @@ use terrace_core::config::EngineConfig;
 use terrace_host::topology::Topology;
 use terrace_proto::TierLimit;
 
-use crate::config::Config;
+use crate::balance::RawBalance;
+use crate::config::{Config, VmConfig};
 use crate::sizes::Sizes;
 
 /// Least size above 0 that is no mistake, bytes: a page.
@@ -97,6 +98,13 @@ impl Config {
         }
         for name in self.vms.keys() {
             let vm = self.vm(name)?;
+            let floor = vm.balance.floor_bytes.unwrap_or(0);
+            ensure!(
+                total == 0 || floor <= total,
+                "vm.{name}: memory_floor = {} is more than all memory of this host, which is {}",
+                ByteSize(floor),
+                ByteSize(total)
+            );
             vm.sizes
                 .fits(&tiers)
                 .map_err(anyhow::Error::msg)
@@ -109,6 +117,22 @@ impl Config {
             .fits(&tiers)
             .map_err(anyhow::Error::msg)
             .context("defaults")
+    }
+}
+
+impl RawBalance {
+    /// Whether its size was written with its unit.
+    pub(super) fn check_units(&self) -> Result<(), String> {
+        has_a_unit("least_shrink", self.least_shrink.as_u64())
+    }
+}
+
+impl VmConfig {
+    /// Whether all sizes were written with their units.
+    pub(super) fn check_units(&self) -> Result<(), String> {
+        has_a_unit("memory_floor", self.balance.floor_bytes.unwrap_or(0))?;
+        has_a_unit("memory_ceiling", self.balance.ceiling_bytes.unwrap_or(0))?;
+        self.sizes.check_units()
     }
 }
 

@@ -13,6 +13,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 use crate::agent::{AgentConfig, Fallback, Management, VmMode};
+use crate::balance::Balance;
 use crate::discover::Discover;
 use crate::hyperflex::{self, Hyperflex};
 use crate::mover::Mover;
@@ -80,6 +81,8 @@ pub struct VmConfig {
     pub hyperflex: Hyperflex,
     /// The operator's word on who pins the VM's memory.
     pub pins: PinConfig,
+    /// The VM's part in the sharing of memory.
+    pub balance: Balance,
 }
 
 impl VmConfig {
@@ -135,7 +138,22 @@ impl Config {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
         }
         share(&mut engine, &raw.defaults, &raw.vm);
-        engine.validate().map_err(|e| anyhow!("engine.{e}"))?;
+        raw.balance
+            .check_units()
+            .map_err(|e| anyhow!("balance.{e}"))?;
+        let capacities: Option<Vec<u64>> = tiers.iter().map(|t| t.engine.capacity_bytes).collect();
+        raw.balance
+            .apply(&mut engine, capacities.unwrap_or_default())?;
+        engine
+            .validate()
+            .and_then(|()| engine.check_thresholds())
+            // The arbiter's keys are those of [balance] here.
+            .map_err(|e| {
+                anyhow!(
+                    "{}",
+                    format!("engine.{e}").replacen("engine.arbiter.", "balance.", 1)
+                )
+            })?;
         let config = Self {
             socket: raw.daemon.socket,
             discover: raw.discover,
@@ -156,6 +174,7 @@ impl Config {
                 tracker: raw.defaults.tracker.or(Some(TrackerChoice::Auto)),
                 writes: raw.defaults.writes.or(Some(WriteSource::None)),
                 write_pause_budget_ms: raw.defaults.write_pause_budget_ms.or(Some(20)),
+                balance: raw.defaults.balance.or(Some(true)),
                 ..raw.defaults
             },
             vms: raw.vm,
@@ -173,13 +192,13 @@ impl Config {
         );
         for name in self.vms.keys() {
             self.vm(name)
-                .and_then(|vm| vm.sizes.check_units().map_err(anyhow::Error::msg))
+                .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg))
                 .with_context(|| format!("vm.{name}"))?;
         }
         // A VM that has no section.
         let other = self
             .vm("another")
-            .and_then(|vm| vm.sizes.check_units().map_err(anyhow::Error::msg));
+            .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg));
         other.context("defaults")?;
         let own = self.engine.vm_policies.iter();
         let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
@@ -230,6 +249,12 @@ impl Config {
         Ok(VmConfig {
             hyperflex: hyperflex::of_vm(own, &self.defaults)?,
             pins: pins::of_vm(own, &self.defaults)?,
+            balance: Balance::new(
+                own.balance.or(self.defaults.balance).unwrap_or(true),
+                own.memory_floor.or(self.defaults.memory_floor),
+                own.memory_ceiling.or(self.defaults.memory_ceiling),
+            )?
+            .unless_off(self.engine.arbiter.rule),
             management: Management {
                 mode,
                 fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
@@ -389,6 +414,21 @@ mod tests {
         assert!(!vm.scan && !vm.moves);
         assert_eq!(vm.writes.source, WriteSource::None);
         assert_eq!(vm.tracker, TrackerChoice::Auto);
+    }
+
+    #[test]
+    fn a_threshold_that_no_count_exceeds_is_refused() {
+        let text = |threshold: u8| {
+            format!(
+                "[engine]\npolicy = {{ base = \"hmvisor\", hotness_threshold = {threshold} }}\n"
+            )
+        };
+        assert!(Config::parse(&text(49)).is_ok());
+        let error = refused(&text(200));
+        assert!(
+            error.contains("engine.policy.hotness_threshold = 200 is out of range"),
+            "{error}"
+        );
     }
 
     #[test]

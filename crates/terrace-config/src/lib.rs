@@ -2,6 +2,7 @@
 //! ([`Config`], valid by construction). The `terrace` command checks it by the same rules, without a daemon.
 
 mod agent;
+mod balance;
 mod beyond;
 mod config;
 mod discover;
@@ -17,6 +18,7 @@ mod tiers;
 mod writes;
 
 pub use agent::{AgentConfig, Fallback, Management, VmMode};
+pub use balance::{Balance, BalanceMode};
 pub use beyond::{TierBytes, has_a_unit};
 pub use config::{Config, MAX_WEIGHT, TierNodes, VmConfig, tier_named};
 pub use discover::Discover;

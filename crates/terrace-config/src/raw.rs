@@ -11,6 +11,7 @@ use terrace_host::qemu::who::HypervisorConfig;
 use terrace_host::unit::UnitChoice;
 
 use crate::agent::{self, Fallback, VmMode};
+use crate::balance::RawBalance;
 use crate::discover::Discover;
 use crate::mover::Mover;
 use crate::security::Security;
@@ -28,6 +29,7 @@ pub(crate) struct Raw {
     #[serde(rename = "move")]
     pub(crate) mover: Mover,
     pub(crate) agent: agent::Raw,
+    pub(crate) balance: RawBalance,
     pub(crate) defaults: RawVm,
     pub(crate) vm: BTreeMap<String, RawVm>,
     pub(crate) log: Option<RawLog>,
@@ -79,6 +81,9 @@ pub(crate) struct RawVm {
     pub(crate) hyperflex_nodes: Option<Vec<u32>>,
     pub(crate) nobody_pins: Option<bool>,
     pub(crate) do_not_pin: Option<Vec<PathBuf>>,
+    pub(crate) balance: Option<bool>,
+    pub(crate) memory_floor: Option<ByteSize>,
+    pub(crate) memory_ceiling: Option<ByteSize>,
     pub(crate) floor: BTreeMap<String, ByteSize>,
     pub(crate) ceiling: BTreeMap<String, ByteSize>,
 }

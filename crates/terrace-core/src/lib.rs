@@ -10,6 +10,7 @@
 //!
 //! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory.
 
+pub mod arbiter;
 pub mod config;
 pub mod demand;
 pub mod engine;

@@ -436,4 +436,13 @@ fn epochs_and_rounds_are_not_replayed_as_each_other() {
         let why = refused(log.log(), &named(policy));
         assert!(matches!(why, Refused::OtherEpochs { .. }), "{why}");
     }
+    // Advice that leads on, not to the next refusal: no stage and no parameter helps.
+    for own in [
+        "\"hmvisor\"",
+        "{\"base\":\"hmvisor\",\"observe\":\"ept-scan\"}",
+    ] {
+        let why = refused(epochs.log(), &staged(own)).to_string();
+        assert!(why.contains("replay it without naming a policy"), "{why}");
+    }
+    assert!(replay(&written(epochs.log())[..]).is_ok());
 }

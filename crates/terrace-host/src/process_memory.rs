@@ -44,6 +44,33 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
     })
 }
 
+/// Whether a process has memory of a pool of huge pages; `None` if the kernel does not say.
+#[must_use]
+pub fn has_hugetlb(root: &HostRoot, pid: u32) -> Option<bool> {
+    let status = root.read(format!("proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("HugetlbPages:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    Some(kib > 0)
+}
+
+/// Time since a process was started, ms; `None` if the kernel does not say.
+#[must_use]
+pub fn up_ms(root: &HostRoot, pid: u32) -> Option<u64> {
+    let started = terrace_sys::start_time(&root.proc(), pid).ok()?;
+    let uptime = root.read("proc/uptime").ok()?;
+    let (seconds, parts) = uptime.split_whitespace().next()?.split_once('.')?;
+    let parts = parts.get(..2)?.parse::<u64>().ok()?;
+    // Both count from the boot: `stat` in clock ticks, of which each second has 100 on every Linux that we run on.
+    let now = seconds
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(100)?
+        .checked_add(parts)?;
+    now.saturating_sub(started).checked_mul(10)
+}
+
 /// The device of a process that pins the memory of its VM, because it is passed through.
 ///
 /// # Errors

@@ -8,13 +8,14 @@ use std::fs;
 use std::path::Path;
 
 /// Commands of the machine protocol, as the `qapi` crate names them, or as we do if it does not know one. Only
-/// `balloon` and `qom_set` change anything: they are orders of an operator, and the one property that is set is named
-/// here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
-const MACHINE: [&str; 16] = [
+/// `balloon` and `qom_set` change anything: they are orders of an operator or of the arbiter, or have QEMU ask a guest for
+/// statistics; the properties that are set are named here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
+const MACHINE: [&str; 17] = [
     "balloon",
     "human_monitor_command",
     "qmp_capabilities",
     "qom_get",
+    "qom_list",
     "qom_set",
     "query_balloon",
     "query_cpus_fast",
@@ -38,7 +39,7 @@ const HUMAN: [&str; 4] = [
 ];
 
 /// Properties of QEMU's objects that are set.
-const PROPERTIES: [&str; 1] = ["requested-size"];
+const PROPERTIES: [&str; 2] = ["guest-stats-polling-interval", "requested-size"];
 
 #[test]
 fn qemu_is_asked_nothing_but_what_is_listed() {

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::provision::{OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted};
 use crate::{
-    FaultReport, Gfn, PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, TierId,
-    VmId, VmStatistics,
+    FaultReport, Gfn, GuestMemory, MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding,
+    MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId,
+    ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -53,6 +54,22 @@ pub enum Event {
     Faulted(FaultReport),
     /// A VM's counters and its guest's memory.
     Statistics(VmStatistics),
+    /// Bounds of a VM's part of the memory that VMs share. A VM of which this was never said keeps what it has.
+    MemoryRights(MemoryRights),
+    /// A guest's word on its memory.
+    MemoryNeed(MemoryNeed),
+    /// How often a VM accesses memory.
+    MemoryTraffic(MemoryTraffic),
+    /// How a VM uses each of its tiers.
+    MemoryTiers(MemoryTiers),
+    /// The measure of a VM's slowdown, and its bound.
+    SpeedRights(SpeedRights),
+    /// Facts that decide whether a VM's memory is balanced.
+    MemoryStanding(MemoryStanding),
+    /// An operator's word on whether a VM's memory is balanced.
+    MemoryBalance(MemoryBalance),
+    /// The statistics of a stock guest.
+    GuestMemory(Box<GuestMemory>),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -21,6 +21,7 @@ pub mod printable;
 pub mod provision;
 pub mod ranges;
 pub mod scan;
+pub mod sharing;
 pub mod snapshot;
 pub mod tick;
 pub mod worker;
@@ -35,4 +36,8 @@ pub use event::{
 pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
+pub use sharing::{
+    GuestMemory, MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers,
+    MemoryTraffic, SpeedRights,
+};
 pub use tick::Tick;

@@ -185,6 +185,14 @@ impl Record {
                 Event::ProviderChanged(e) => body(EVENT + 18, e),
                 Event::Faulted(e) => body(EVENT + 19, e),
                 Event::Statistics(e) => body(EVENT + 20, e),
+                Event::MemoryRights(e) => body(EVENT + 21, e),
+                Event::MemoryNeed(e) => body(EVENT + 22, e),
+                Event::MemoryTraffic(e) => body(EVENT + 23, e),
+                Event::MemoryTiers(e) => body(EVENT + 24, e),
+                Event::SpeedRights(e) => body(EVENT + 25, e),
+                Event::MemoryStanding(e) => body(EVENT + 26, e),
+                Event::MemoryBalance(e) => body(EVENT + 27, e),
+                Event::GuestMemory(e) => body(EVENT + 28, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -210,7 +218,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 20;
+        const EVENT_LAST: u16 = EVENT + 28;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -234,7 +242,15 @@ impl Record {
                 17 => of(b, |e| Self::Event(Event::OrderWithdrawal(e))),
                 18 => of(b, |e| Self::Event(Event::ProviderChanged(e))),
                 19 => of(b, |e| Self::Event(Event::Faulted(e))),
-                _ => of(b, |e| Self::Event(Event::Statistics(e))),
+                20 => of(b, |e| Self::Event(Event::Statistics(e))),
+                21 => of(b, |e| Self::Event(Event::MemoryRights(e))),
+                22 => of(b, |e| Self::Event(Event::MemoryNeed(e))),
+                23 => of(b, |e| Self::Event(Event::MemoryTraffic(e))),
+                24 => of(b, |e| Self::Event(Event::MemoryTiers(e))),
+                25 => of(b, |e| Self::Event(Event::SpeedRights(e))),
+                26 => of(b, |e| Self::Event(Event::MemoryStanding(e))),
+                27 => of(b, |e| Self::Event(Event::MemoryBalance(e))),
+                _ => of(b, |e| Self::Event(Event::GuestMemory(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -664,10 +680,8 @@ mod tests {
 
     #[test]
     fn foreign_files_newer_versions_and_absurd_lengths_are_named() {
-        assert!(matches!(
-            LogReader::new(&b"GIF89a....."[..]),
-            Err(LogError::Magic(_))
-        ));
+        let picture = LogReader::new(&b"GIF89a....."[..]);
+        assert!(matches!(picture, Err(LogError::Magic(_))));
         let mut newer = written(&[]);
         newer[8] = 2;
         assert!(matches!(

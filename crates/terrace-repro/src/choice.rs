@@ -12,13 +12,16 @@ use terrace_sim::{RunResult, Sweep, policy, quantity};
 pub struct Choice {
     /// The policy.
     pub policy: String,
+    /// The rule by which the host shares memory, if rules are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
     /// The size. `None` if no finished run keeps every VM within its bound.
     pub sweep: Option<Sweep>,
     /// Cost of all VMs at that size. `None` if a tier has no price: then the least size stands for the cheapest.
     pub cost: Option<f64>,
 }
 
-/// The size to take under each policy, in order of appearance; empty if nothing is swept, or no VM says what slowdown
+/// The size to take under each policy and rule of sharing, in order of appearance; empty if nothing is swept, or no VM says what slowdown
 /// it accepts.
 #[must_use]
 pub fn choices(runs: &[&RunResult]) -> Vec<Choice> {
@@ -30,23 +33,27 @@ pub fn choices(runs: &[&RunResult]) -> Vec<Choice> {
         .iter()
         .filter(|run| asks(run) && !policy::is_bound(&run.policy))
     {
-        if found.iter().all(|choice| choice.policy != run.policy) {
-            found.push(choose(&run.policy, runs));
+        let is_of = |choice: &Choice| choice.policy == run.policy && choice.share == run.share;
+        if !found.iter().any(is_of) {
+            found.push(choose(run, runs));
         }
     }
     found
 }
 
-fn choose(policy: &str, runs: &[&RunResult]) -> Choice {
+/// The size to take under the policy and the rule of this run.
+fn choose(like: &RunResult, runs: &[&RunResult]) -> Choice {
     let mut best: Option<&RunResult> = None;
-    let ours = runs.iter().filter(|run| run.policy == policy);
+    let is_ours = |run: &&&RunResult| run.policy == like.policy && run.share == like.share;
+    let ours = runs.iter().filter(is_ours);
     for run in ours.filter(|run| is_within(run)) {
         if best.is_none_or(|best| is_cheaper(run, best)) {
             best = Some(run);
         }
     }
     Choice {
-        policy: policy.into(),
+        policy: like.policy.clone(),
+        share: like.share.clone(),
         sweep: best.and_then(|run| run.sweep.clone()),
         cost: best.and_then(cost),
     }
@@ -74,7 +81,9 @@ impl Choice {
     /// The choice as a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let policy = &self.policy;
+        let share = self.share.as_ref();
+        let share = share.map_or(String::new(), |share| format!(", share {share}"));
+        let policy = self.policy.clone() + &share;
         let Some(sweep) = &self.sweep else {
             return format!(
                 "{policy}: no size that was run keeps every VM within its max_slowdown"

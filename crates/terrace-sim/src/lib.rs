@@ -31,11 +31,13 @@ pub use machine::costs::Costs;
 pub use machine::tlb::{Cached, Tlb};
 pub use mechanisms::{Name, Side};
 pub use scenario::{
-    Cache, Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
-    quantity,
+    Cache, Claim, Fault, Host, HostPolicy, HostShare, Pages, Scenario, ScenarioError, Shortage, Vm,
+    policy, presets, quantity,
 };
 pub use simulation::demand_result::{Demand, DemandCurve, DemandPoint, PhaseAt, WorkingSetAt};
-pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult, Way};
+pub use simulation::result::{
+    OrderAt, Overhead, Provisioned, Refused, RunResult, SizeAt, Sweep, VmResult, Way,
+};
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
 pub use simulation::{Options, Output, Profiles, RunError, Simulation};
 pub use workload::kinds;

@@ -140,6 +140,12 @@ fn curves(folder: &Path) {
             let off = Difference::between(&exact, &curve, from..=touched, 0);
             let moved = Difference::between(&exact, &curve, from..=touched, 5);
             println!("{name}: {} {off:?}", curve.source.name());
+            if !is_sampled {
+                let hot_set = touched / 20;
+                let at = Difference::between(&exact, &curve, hot_set..=hot_set, 0);
+                let points = at.worst_ppb as f64 / POINT as f64;
+                println!("{name}: {points:.2} points at the hot set of {hot_set} pages");
+            }
             assert!(off.sizes >= 20 && off.mean_ppb <= POINT, "{name}: {off:?}");
             let worst = if is_sampled { moved } else { off };
             assert!(worst.worst_ppb <= 2 * POINT, "{name}: {worst:?}");

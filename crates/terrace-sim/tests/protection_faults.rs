@@ -1,5 +1,6 @@
 //! The demand of simulated VMs by protection faults (`hpmbs`).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use terrace_sim::{Demand, Options, RunResult, Scenario, Simulation};
@@ -94,6 +95,9 @@ fn tracking_rests_where_the_largest_hot_set_costs_too_much() {
         "{found:?}"
     );
     assert!(all.tracked_faults > 2 * found.tracked_faults);
+    assert_eq!((&found.tracking[..], &all.tracking[..]), ("resting", "on"));
+    let outlives = |cautions: Vec<&str>| cautions.iter().any(|c| c.starts_with("the last rest"));
+    assert!(outlives(found.cautions()) && !outlives(all.cautions()));
     assert!(rested.ops_per_s > 1.5 * never.ops_per_s);
 }
 
@@ -105,8 +109,15 @@ fn the_hot_set_grows_where_faults_are_frequent() {
         UNIFORM,
     ));
     let found = demand(&growing);
-    // At most half of the load's memory.
+    // At most half of the load's memory, unless a key says more.
     assert_eq!(found.largest_hot_set_bytes, 2 << 30);
+    let whole = run(&text(
+        &format!("{ALWAYS}\nmax_hot_set_percent = 100"),
+        "",
+        UNIFORM,
+    ));
+    assert!(demand(&whole).largest_hot_set_bytes > 3 << 30);
+    assert!(2 * demand(&whole).tracked_faults < found.tracked_faults);
 }
 
 /// 2 GiB, then more than the VM has; pages of 4 KiB, so that single ones can be swapped.
@@ -162,6 +173,11 @@ fn a_vm_with_enough_memory_is_never_tracked() {
     let result = run(&text("", "", load));
     let found = demand(&result);
     assert_eq!((found.tracked_faults, &found.curve), (0, &None));
+    assert_eq!(found.tracking, "off");
+    assert!(
+        found.cautions()[0].starts_with("never tracked"),
+        "{found:?}"
+    );
     assert_eq!(result.vms[0].vm_exits, 0);
 }
 
@@ -215,10 +231,18 @@ fn a_recorded_run_is_replayed_with_the_same_actions() {
         config: serde_json::to_string(simulation.engine().config()).expect("JSON"),
     });
     let log = simulation.take_log();
-    let faulted = |(_, record): &&(Tick, Record)| {
-        matches!(record, Record::Event(terrace_proto::Event::Faulted(_)))
-    };
-    assert!(log.iter().filter(faulted).count() > 1000);
+    let faulted = log.iter().filter_map(|(at, record)| match record {
+        Record::Event(terrace_proto::Event::Faulted(report)) => Some((*at, report.vm)),
+        _ => None,
+    });
+    let faulted: Vec<_> = faulted.collect();
+    assert!(faulted.len() > 1000);
+    let different: BTreeSet<_> = faulted.iter().collect();
+    assert_eq!(
+        different.len(),
+        faulted.len(),
+        "at most one for a VM and tick"
+    );
     let mut bytes = header();
     for (at, record) in std::iter::once((Tick(0), start)).chain(log) {
         bytes.extend(frame(at, &record).expect("short enough"));

@@ -350,7 +350,12 @@ fn a_resize_to_what_is_there_does_nothing() {
     let more = "resize = [{ at = \"20ms\", fast = \"16MiB\", slow = \"48MiB\" }]";
     for provision in ["\"balloon\"", "\"hyperflex\"", "\"virtio-mem\""] {
         let guest = Guest::new(provision);
-        let (same, alone) = (Guest { more, ..guest }.run(), Guest::new(provision).run());
+        let (mut same, mut alone) = (Guest { more, ..guest }.run(), Guest::new(provision).run());
+        let orders = [&mut same, &mut alone].map(|vm| {
+            let device = vm.provision.as_mut().expect("a device");
+            std::mem::take(&mut device.orders).len()
+        });
+        assert_eq!(orders, [2, 1], "{provision}");
         assert_eq!(same, alone);
     }
 }

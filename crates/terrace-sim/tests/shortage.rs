@@ -56,3 +56,48 @@ fn all_slow_stays_in_the_last_tier_as_a_balloon_deflates() {
         assert_eq!(result.vms[0].tier_bytes_end, expected, "{policy}");
     }
 }
+
+/// Counts of a VM that swaps while a balloon takes a quarter of its memory for a while, on a machine with a key.
+fn counts(policy: &str, swap_write: &str) -> String {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n{swap_write}\n\
+         [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\ntables = \"first\"\npolicy = \"{policy}\"\n\
+         swap = \"16MiB\"\nballoon = [{{ at = \"20ms\", size = \"4MiB\" }}, {{ at = \"200ms\", size = \"0B\" }}]\n\
+         workload = {{ kind = \"hotset\", size = \"20MiB\", hot = 0.2, hot_access = 0.5, \
+         write = 0.5, duration = \"400ms\" }}\n"
+    );
+    let scenario = Scenario::parse(&text, "test", Path::new("/s"));
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+    assert!(!simulation.advance(PATIENCE_NS), "it never ends");
+    let result = simulation.result();
+    let vm = &result.vms[0];
+    let mib: Vec<u64> = vm.tier_bytes_end.iter().map(|b| b >> 20).collect();
+    format!(
+        "{policy}: {} accesses, {:.6} fast, {} faults, {} exits, {mib:?} MiB\n",
+        result.accesses, vm.fast_hit_ratio, vm.major_faults, vm.vm_exits
+    )
+}
+
+/// The counts of the machine before writing to a swap device took time.
+#[test]
+fn golden_counts_of_swapping_without_time_for_writes() {
+    let expected = include_str!("golden/swap.txt");
+    let table: String = ["vtmm", "first-touch"]
+        .map(|policy| counts(policy, "swap_write = \"off\""))
+        .concat();
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+#[test]
+fn writing_to_a_swap_device_takes_the_time_that_the_key_says() {
+    let accesses = |swap_write: &str| {
+        let counts = counts("first-touch", swap_write);
+        let number = counts.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+        number.expect("a number of accesses")
+    };
+    let by_default = accesses("");
+    assert_eq!(by_default, accesses("swap_write = \"20us\""));
+    assert!(by_default < accesses("swap_write = \"off\"") * 9 / 10);
+    assert!(accesses("swap_write = \"200us\"") < by_default / 2);
+}

@@ -162,28 +162,51 @@ fn golden(machine: &str, keys: &str) -> String {
     .collect()
 }
 
+/// Lists whose pages change places.
+const DOUBLE: &str = r#"{ base = "hmvisor", sides = "double" }"#;
+
+/// A load that leaves room in the first tier.
+const ROOM: &str =
+    r#"kind = "hotset", size = "3GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "70s""#;
+
 /// The counts of hot lists, and of the paper's comparison on lists of its other settings.
 #[test]
 fn golden_counts_of_hot_lists() {
     let table: String = [
-        ("hmvisor", "hmvisor"),
-        ("double-sided", r#"{ base = "hmvisor", sides = "double" }"#),
+        ("hmvisor", "hmvisor", HOTSET),
+        ("double-sided", DOUBLE, HOTSET),
+        // Single-sided moves send cold pages out of a first tier with room, double-sided ones do not.
+        ("hmvisor, room", "hmvisor", ROOM),
+        ("double-sided, room", DOUBLE, ROOM),
         (
             "auto",
             r#"{ base = "hmvisor", hotness_threshold = "auto" }"#,
+            HOTSET,
         ),
         (
             "H1",
             r#"{ base = "hmvisor", lists = 8, sub_epochs = 10, hotness_threshold = 1 }"#,
+            HOTSET,
+        ),
+        (
+            "H3",
+            r#"{ base = "hmvisor", lists = 8, sub_epochs = 10, hotness_threshold = 3 }"#,
+            HOTSET,
         ),
         (
             "H8",
             r#"{ base = "hmvisor", lists = 8, sub_epochs = 10, hotness_threshold = 8 }"#,
+            HOTSET,
         ),
     ]
     .iter()
-    .map(|(name, policy)| counts("", name, policy, ""))
+    .map(|(name, policy, load)| counts_of(name, &scenario(512, policy, "", load)))
     .collect();
+    let [single, double] = ["hmvisor, room", "double-sided, room"].map(|name| {
+        let counts = table.lines().find_map(|line| line.strip_prefix(name));
+        counts.expect("a line")
+    });
+    assert_ne!(single, double, "nothing tells the two apart");
     let expected = include_str!("golden/hot-lists.txt");
     assert_eq!(table, expected, "\nfound:\n{table}");
 }

@@ -28,6 +28,21 @@ pub enum Over {
     Scenario,
 }
 
+/// A change of a VM's part in the sharing of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceChange {
+    /// Whether it takes part.
+    On(bool),
+    /// Whether it is paused.
+    Halted(bool),
+    /// The least memory that it is left, bytes.
+    Floor(u64),
+    /// The most that it is given, bytes.
+    Ceiling(u64),
+    /// How much its lost time counts, thousandths.
+    Weight(u32),
+}
+
 /// A host that the API shows and steers.
 pub trait Served {
     /// The engine.
@@ -60,6 +75,13 @@ pub trait Served {
     /// Findings about a VM's resizable memory, for `doctor`.
     fn provisioning_findings(&self, _vm: VmKey) -> Vec<Finding> {
         Vec::new()
+    }
+    /// Changes a VM's part in the sharing of memory.
+    ///
+    /// # Errors
+    /// If it has none: the reason.
+    fn balance(&mut self, _vm: VmKey, _change: BalanceChange) -> Result<(), String> {
+        Err("a simulated host shares memory as its scenario says".into())
     }
     /// Wants a VM to have other sizes; the answer comes once.
     ///

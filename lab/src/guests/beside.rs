@@ -189,6 +189,12 @@ impl Daemon {
             .with_context(|| format!("no tiers in terrace show --json: {text}"))
     }
 
+    /// What `terrace show VM --json` says.
+    pub fn show_json(&self, vm: &str) -> Result<Value> {
+        let text = self.folder.terrace(&["show", vm, "--json"])?;
+        serde_json::from_str(&text).context("terrace show --json")
+    }
+
     /// The output of `terrace show`.
     pub fn show(&self) -> Result<String> {
         self.folder.terrace(&["show", self.vm])

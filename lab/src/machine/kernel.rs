@@ -17,7 +17,12 @@ const SUFFIX: &str = "-cloud-amd64-unsigned";
 /// Modules that L1 loads, in this order.
 pub const MODULES: [&str; 3] = ["irqbypass", "kvm", "kvm-amd"];
 
-const MODULE_FOLDERS: [&str; 3] = ["virt/lib", "arch/x86/kvm", "drivers/virtio"];
+const MODULE_FOLDERS: [&str; 4] = [
+    "virt/lib",
+    "arch/x86/kvm",
+    "drivers/virtio",
+    "drivers/block",
+];
 
 /// An unpacked kernel.
 pub struct Kernel {

@@ -82,12 +82,12 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
     ),
     (
         &["trace", "convert"],
-        &["terrace trace convert redis.trace.zst redis.oracle --to oraclegeneral"],
+        &["terrace trace convert tests/traces/redis.trace.zst redis.oracle --to oraclegeneral"],
     ),
     (
         &["mrc"],
         &[
-            "terrace mrc tests/traces/redis.trace.zst",
+            "terrace mrc tests/traces/redis.trace.zst --at 1MiB,10MiB",
             "terrace mrc tests/traces/sort.trace.zst --compare --svg sort.svg",
         ],
     ),

@@ -61,7 +61,7 @@ pub enum Command {
         #[arg(long)]
         map: bool,
         /// Write that map as a picture (SVG) to this file.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", value_parser = a_file)]
         svg: Option<PathBuf>,
     },
     /// Watch the VMs live: their memory by tier, its heat, decisions (press ? for keys).
@@ -88,7 +88,8 @@ pub enum Command {
     },
     /// Change a setting of a VM until the daemon restarts: moves=on|off, weight=N, fast=SIZE (nominal
     /// size of fast memory, 0 for none), floor=SIZE and ceiling=SIZE of fast memory, TIER.floor=SIZE,
-    /// TIER.ceiling=SIZE (SIZE as 512MiB or 2GiB; TIER is `fast`, `slow` or a tier's name).
+    /// TIER.ceiling=SIZE (SIZE as 512MiB or 2GiB; TIER is `fast`, `slow` or a tier's name), balance=on|off
+    /// (whether its memory is shared with other VMs), memory_floor=SIZE, memory_ceiling=SIZE.
     Set {
         /// The VM's name.
         vm: String,
@@ -151,7 +152,7 @@ pub enum Command {
     /// Inspect and convert recorded memory traces of programs; needs no daemon.
     #[command(subcommand)]
     Trace(trace::Trace),
-    /// Draw the miss-ratio curve of a trace: the misses of each size of memory; needs no daemon.
+    /// Print the miss-ratio curve of a trace: the misses of each size of memory; draw it with --svg; needs no daemon.
     Mrc(mrc::Mrc),
     /// Print a shell completion script.
     Completions {
@@ -228,7 +229,7 @@ pub struct Top {
     #[arg(long)]
     pub once: bool,
     /// With --once: write the frame as a picture (SVG) to this file instead.
-    #[arg(long, value_name = "FILE", requires = "once")]
+    #[arg(long, value_name = "FILE", requires = "once", value_parser = a_file)]
     pub svg: Option<PathBuf>,
     /// With --once: size of the frame in characters, as 120x40.
     #[arg(long, value_name = "WxH", requires = "once", default_value = "120x40", value_parser = size)]
@@ -254,7 +255,7 @@ pub struct Demo {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
     /// Also write the last frame of the live view as a picture (SVG) to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = a_file)]
     pub svg: Option<PathBuf>,
     /// Simulate as --once does and write the result as JSON to this file, - for standard output.
     #[arg(long, value_name = "OUT")]
@@ -326,6 +327,16 @@ fn key_value(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("not KEY=VALUE (as moves=on)".to_owned()),
     }
+}
+
+/// Parses the name of a file that is not standard output, which has the table or the JSON already.
+fn a_file(name: &str) -> Result<PathBuf, String> {
+    if name == "-" {
+        return Err(
+            "standard output has the text or the JSON: name a file, as report.html".to_owned(),
+        );
+    }
+    Ok(name.into())
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use terrace_repro::compare::FastSweep;
 use terrace_repro::repro::{self, predicted};
-use terrace_sim::policy;
+use terrace_sim::{HostShare, policy};
+
+use super::a_file;
 
 /// A command of the simulator.
 #[derive(Debug, Subcommand)]
@@ -35,9 +37,13 @@ pub enum Sim {
         /// where a mechanism runs that can run in both.
         #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
         policies: Vec<String>,
+        /// Also for several rules by which the host shares memory, instead of the scenario's: island, pool, dp,
+        /// trade, fair.
+        #[arg(long, value_name = "A,B,…", value_delimiter = ',', conflicts_with = "sensitivity", value_parser = PossibleValuesParser::new(HostShare::ALL.map(HostShare::name)))]
+        shares: Vec<String>,
         /// Also for several sizes of every VM's first tier: fast=A..B doubles from A to B,
         /// fast=A..B:STEP goes by steps (as fast=2GiB..16GiB:2GiB); sizes in B, KiB, MiB, GiB or TiB.
-        /// The VM's last tier makes up for it.
+        /// The VM's last tier makes up for it. With --shares each rule is run at each size.
         #[arg(long, value_name = "fast=A..B[:STEP]")]
         sweep: Option<FastSweep>,
         /// Run the comparison also with two other seeds, at another scale and with each part of the machine's model changed
@@ -77,6 +83,9 @@ pub struct Output {
     /// Write a report with pictures to this file, for a browser.
     #[arg(long, value_name = "OUT", value_parser = a_file)]
     pub html: Option<PathBuf>,
+    /// Draw the sizes over time of the VMs that a device sizes to this file; `-` is standard output.
+    #[arg(long, value_name = "OUT")]
+    pub svg: Option<PathBuf>,
     /// Print neither table nor progress.
     #[arg(long, short)]
     pub quiet: bool,
@@ -154,14 +163,6 @@ fn window(text: &str) -> Result<u64, String> {
         Ok(ms) if ms > 0 && time == Duration::from_millis(ms) => Ok(ms),
         _ => Err("not whole milliseconds: write it as 600ms or 2s".to_owned()),
     }
-}
-
-/// Parses the name of a file that is not standard output, which has the table or the JSON already.
-fn a_file(name: &str) -> Result<PathBuf, String> {
-    if name == "-" {
-        return Err("a report goes to a file: name one, as report.html".to_owned());
-    }
-    Ok(name.into())
 }
 
 fn known_policy(name: &str) -> Result<String, String> {

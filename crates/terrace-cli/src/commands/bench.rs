@@ -10,7 +10,7 @@ use terrace_core::PolicyName;
 use super::print_json;
 use crate::allocated;
 use crate::args::Bench;
-use crate::render;
+use crate::{output, render};
 
 /// One row of the output; `ratio = value / baseline`, in the same unit.
 #[derive(Debug, Serialize)]
@@ -27,7 +27,7 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// The rows: each by its name and the function that measures it.
-const ROWS: [(&str, Measure); 13] = [
+const ROWS: [(&str, Measure); 15] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
@@ -37,6 +37,8 @@ const ROWS: [(&str, Measure); 13] = [
     ("range_tree_ns_per_sample", range_tree),
     ("range_tree_epoch_us", range_tree_epoch),
     ("mrc_ns_per_access", distances),
+    ("dp_ms", division),
+    ("arbiter_500_ms", arbiter),
     ("hyperflex_inflate_pages_per_s", hyperflex_inflate),
     ("sim_accesses_per_s", sim_accesses),
     ("sim_full_accesses_per_s", sim_full_accesses),
@@ -68,7 +70,7 @@ pub fn run(args: &Bench) -> Result<ExitCode> {
     if args.json {
         print_json(&rows)?;
     } else {
-        print!("{}", text(&rows));
+        output::print(text(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -170,6 +172,15 @@ fn range_tree_epoch(name: &'static str) -> Result<Row> {
 fn distances(name: &'static str) -> Result<Row> {
     let against = "a HashMap increment, default hasher";
     beside(name, "ns/access", against, terrace_bench::distances())
+}
+
+fn arbiter(name: &'static str) -> Result<Row> {
+    alone(name, "ms", terrace_bench::arbiter())
+}
+
+fn division(name: &'static str) -> Result<Row> {
+    let against = "the textbook loop on the same bounds";
+    beside(name, "ms", against, terrace_bench::division())
 }
 
 fn hyperflex_inflate(name: &'static str) -> Result<Row> {

@@ -10,6 +10,7 @@ use terrace_proto::printable::printable;
 
 use super::print_json;
 use crate::args::Config;
+use crate::output;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -60,10 +61,10 @@ pub fn run(command: &Config) -> Result<ExitCode> {
     }
     if !json {
         if *effective {
-            print!("{}", sources.effective());
+            output::print(sources.effective())?;
         }
         let comment = if *effective { "# " } else { "" };
-        println!("{comment}valid: {}", sources.text());
+        output::print_line(format_args!("{comment}valid: {}", sources.text()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

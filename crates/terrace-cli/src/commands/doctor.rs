@@ -9,6 +9,7 @@ use terrace_api::client::{Client, ClientError};
 use terrace_api::types::{Doctor, Finding, Health};
 
 use super::{doctor_alone, print_json};
+use crate::output;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -52,11 +53,11 @@ pub async fn run(
         })?;
     } else {
         if let Some(daemon) = &unreached {
-            println!("{}", section("daemon", std::slice::from_ref(daemon)));
+            output::print_line(section("daemon", std::slice::from_ref(daemon)))?;
         }
-        print!("{}", section("host", &doctor.host));
+        output::print(section("host", &doctor.host))?;
         for (name, findings) in &doctor.vms {
-            print!("\n{}", section(name, findings));
+            output::print(format_args!("\n{}", section(name, findings)))?;
         }
     }
     if let Some(daemon) = &unreached {

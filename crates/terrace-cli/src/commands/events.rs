@@ -1,11 +1,12 @@
 //! `terrace events [--follow]`.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use terrace_api::client::Client;
 use terrace_api::types::EventLine;
+
+use crate::output;
 
 /// Time between two questions of `--follow`.
 const POLL: Duration = Duration::from_millis(500);
@@ -17,13 +18,15 @@ pub async fn run(client: &Client, follow: bool, json: bool) -> Result<()> {
         for event in &events {
             after = event.sequence;
             if json {
-                println!("{}", serde_json::to_string(event)?);
+                output::print_line(serde_json::to_string(event)?)?;
             } else {
                 let vm = event.vm.as_deref().unwrap_or("host");
-                println!("{:>9.1} s  {vm:<12} {}", event.at_s, event.text);
+                output::print_line(format_args!(
+                    "{:>9.1} s  {vm:<12} {}",
+                    event.at_s, event.text
+                ))?;
             }
         }
-        std::io::stdout().flush()?;
         if !follow {
             return Ok(());
         }

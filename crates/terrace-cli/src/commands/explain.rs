@@ -7,7 +7,7 @@ use terrace_api::types::{Limit, PageExplanation, Reason, Round, Status, Tier, Vm
 use terrace_core::MoveRefusal;
 
 use super::print_json;
-use crate::render;
+use crate::{output, render};
 
 pub async fn run(client: &Client, name: &str, page: Option<u64>, json: bool) -> Result<()> {
     match page {
@@ -22,14 +22,14 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
     if json {
         return print_json(&page);
     }
-    println!(
+    output::print_line(format_args!(
         "{name}, page at {} (guest page {}): in {}",
         page.gpa,
         page.gfn,
         page.tier.as_deref().unwrap_or("no tier"),
-    );
+    ))?;
     if page.known {
-        println!(
+        output::print_line(format_args!(
             "  accessed in {} and written in {} of {} windows: degree {} (hot from {}), level {}",
             u16::from(page.reads) + u16::from(page.writes),
             page.writes,
@@ -37,10 +37,10 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
             page.degree,
             page.threshold_degree,
             page.level,
-        );
+        ))?;
     }
     for sentence in &page.because {
-        println!("  {sentence}");
+        output::print_line(format_args!("  {sentence}"))?;
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ async fn explain_vm(client: &Client, name: &str, json: bool) -> Result<()> {
     if json {
         return print_json(&explanation);
     }
-    print!("{}", text(&explanation, detail.unit_bytes));
+    output::print(text(&explanation, detail.unit_bytes))?;
     Ok(())
 }
 

@@ -25,11 +25,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde::Serialize;
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Done, Setting};
 
 use crate::args::Command;
+use crate::output::{self, print_json};
 
 /// Runs a command that needs the daemon.
 pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
@@ -83,15 +83,8 @@ async fn set(client: &Client, vm: &str, settings: Vec<(String, String)>, json: b
 /// Prints the answer to a command, on a line.
 fn say(done: &Done, json: bool) -> Result<()> {
     if json {
-        println!("{}", serde_json::to_string(done)?);
+        output::print_line(serde_json::to_string(done)?)
     } else {
-        println!("{}", done.done);
+        output::print_line(&done.done)
     }
-    Ok(())
-}
-
-/// Prints a value as JSON.
-fn print_json<T: Serialize>(value: &T) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }

@@ -9,7 +9,7 @@ use terrace_api::types::{Planning, Round, Status, VmDetail};
 use terrace_core::MoveRefusal;
 
 use super::print_json;
-use crate::render;
+use crate::{output, render};
 
 /// Time between two questions about progress.
 const POLL: Duration = Duration::from_millis(250);
@@ -46,7 +46,7 @@ pub async fn run(client: &Client, name: &str, json: bool) -> Result<()> {
         return print_json(round);
     }
     let status: Status = client.get("/v1/status").await?;
-    print!("{}", text(&status, &detail, round));
+    output::print(text(&status, &detail, round))?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A VM's resizable memory in words.
 
 use terrace_api::provision::{
-    GuestTier, OrderState, OrderView, ProvisionedTier, ProvisioningStatus,
+    BalanceStatus, GuestTier, OrderState, OrderView, ProvisionedTier, ProvisioningStatus,
 };
 
 use crate::render;
@@ -70,7 +70,47 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
     if let Some(device) = &provisioning.pinned_by {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
-    out + &format!("  {}\n", provisioning.admission)
+    out += &format!("  {}\n", provisioning.admission);
+    out + &provisioning
+        .balance
+        .as_ref()
+        .map(balance_text)
+        .unwrap_or_default()
+}
+
+/// The VM's part in the sharing of memory between VMs.
+fn balance_text(balance: &BalanceStatus) -> String {
+    let ceiling = balance.ceiling_bytes.map(render::bytes);
+    let ceiling = ceiling.unwrap_or_else(|| "all it was started with".into());
+    let mut out = format!(
+        "balanced by {} (mode {}): at least {}, at most {ceiling}, weight {}\n",
+        balance.share,
+        balance.mode,
+        render::bytes(balance.floor_bytes),
+        balance.weight
+    );
+    if let Some(why) = &balance.left_alone {
+        out += &format!("  left alone: {why}\n");
+    }
+    if let Some(why) = &balance.statistics_missing {
+        out += &format!("  its guest's need is not known: {why}\n");
+    }
+    if let (Some(free), Some(age)) = (balance.free_bytes, balance.statistics_age_s) {
+        let swap = balance.used_swap_bytes.unwrap_or(0);
+        let swaps = if balance.is_swapping {
+            ", and swaps"
+        } else {
+            ""
+        };
+        let cache = balance.cache_bytes.map(render::bytes);
+        let cache = cache.map_or_else(String::new, |cache| format!(", {cache} of page cache"));
+        out += &format!(
+            "  the guest says: {} free{cache}, about {} of swap used{swaps} ({age:.0} s ago)\n",
+            render::bytes(free),
+            render::bytes(swap)
+        );
+    }
+    out
 }
 
 /// Other processes that have the VM's RAM, and the consequences.

@@ -1,7 +1,7 @@
 //! `terrace sim replay LOG`: with the policy that recorded it, or with another one.
 
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,7 +12,8 @@ use terrace_core::session::other::{Other, Outcome, ReplayReport, VmReport, repla
 use terrace_core::session::replay::{Replayed, replay};
 
 use crate::args::sim::Replay;
-use crate::render;
+use crate::output::files::{check_apart, put};
+use crate::{output, render};
 
 /// The output of `--json` for a replay with the recorded policy.
 #[derive(Serialize)]
@@ -25,6 +26,7 @@ struct Same {
 
 pub fn run(args: &Replay) -> Result<ExitCode> {
     let name = args.log.display();
+    check_apart([args.log.as_path()], args.json.as_deref())?;
     let file = File::open(&args.log).with_context(|| format!("cannot open the log {name}"))?;
     let input = BufReader::new(file);
     let text = match &args.policy {
@@ -50,8 +52,8 @@ pub fn run(args: &Replay) -> Result<ExitCode> {
             other_text(&report)
         }
     };
-    if args.json.as_deref() != Some(Path::new("-")) {
-        print!("{text}");
+    if !args.json.as_deref().is_some_and(output::is_standard) {
+        output::print(text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -74,11 +76,10 @@ fn json<T: Serialize>(out: Option<&Path>, value: &T) -> Result<()> {
     let Some(path) = out else {
         return Ok(());
     };
-    let text = serde_json::to_string_pretty(value)? + "\n";
-    if path == Path::new("-") {
-        return Ok(std::io::stdout().write_all(text.as_bytes())?);
+    if output::is_standard(path) {
+        return output::print_json(value);
     }
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    put(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 fn same_text(r: &Replayed) -> String {

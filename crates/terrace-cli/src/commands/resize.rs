@@ -13,6 +13,7 @@ use terrace_api::types::VmDetail;
 use super::print_json;
 use super::provisioning::state;
 use crate::args;
+use crate::output;
 
 /// Time between two queries of a resize.
 const STEP: Duration = Duration::from_millis(500);
@@ -32,14 +33,14 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     let ordered: Ordered = client.post(&format!("/v1/vms/{vm}/resize"), &sizes).await?;
     if !args.wait {
         if args.json {
-            println!("{}", old_keys::with_old(&ordered)?);
+            output::print_line(old_keys::with_old(&ordered)?)?;
         } else {
-            println!("{}", ordered.done);
+            output::print_line(&ordered.done)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     if !args.json {
-        println!("{}", ordered.done);
+        output::print_line(&ordered.done)?;
     }
     let waited = wait(client, &args, &ordered).await;
     if std::io::stderr().is_terminal() {
@@ -49,7 +50,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     if args.json {
         print_json(&old_keys::with_old(&provisioning)?)?;
     } else {
-        println!("{}: {}", args.vm, state(&provisioning));
+        output::print_line(format_args!("{}: {}", args.vm, state(&provisioning)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use terrace_api::old_keys;
 use terrace_api::types::{Agent, Round, Status, VmDetail};
 
 use super::{map, neighbours, print_json, provisioning};
-use crate::render;
+use crate::{output, render};
 
 pub async fn run(
     client: &Client,
@@ -22,16 +22,12 @@ pub async fn run(
         print_json(&old_keys::with_old(&detail)?)?;
     } else {
         let status: Status = client.get("/v1/status").await?;
-        print!("{}", text(&status, &detail));
+        output::print(text(&status, &detail))?;
     }
     if draw {
-        print!(
-            "\n{}",
-            map::text(
-                &map::fetch(client, name, map::TERMINAL_CELLS).await?,
-                render::in_colours()
-            )
-        );
+        let map = map::fetch(client, name, map::TERMINAL_CELLS).await?;
+        let text = map::text(&map, render::in_colours());
+        output::print(format_args!("\n{text}"))?;
     }
     if let Some(file) = svg {
         map::write_svg(&map::fetch(client, name, map::SVG_CELLS).await?, name, file)?;

@@ -1,8 +1,6 @@
 //! `terrace trace`: the figures of a recorded trace's program, and conversion to other formats.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -10,7 +8,8 @@ use terrace_sim::LINE;
 use terrace_sim::trace::{Cache, OnBroken, Reader, Record, Share, Summary, Tally, Tenths, Writer};
 
 use crate::args::trace::{Convert, Info, Input, Trace};
-use crate::render;
+use crate::output::files::{Partial, check_apart, put};
+use crate::{output, render};
 
 /// Runs the command.
 pub fn run(command: &Trace) -> Result<ExitCode> {
@@ -57,6 +56,7 @@ impl Input {
 
 fn info(args: &Info) -> Result<()> {
     let file = &args.input.file;
+    check_apart([file.as_path()], args.json.as_deref())?;
     let mut tally = Tally::new(file.clone());
     let reader = args.input.each("reading", |record| {
         tally.add(record)?;
@@ -69,14 +69,11 @@ fn info(args: &Info) -> Result<()> {
     })?;
     let summary = tally.summary(&reader, tenths.finish());
     match &args.json {
-        Some(out) if out.as_os_str() == "-" => return super::print_json(&summary),
-        Some(out) => {
-            let json = serde_json::to_string_pretty(&summary)? + "\n";
-            std::fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
-        }
+        Some(out) if output::is_standard(out) => return output::print_json(&summary),
+        Some(out) => put(out, &(serde_json::to_string_pretty(&summary)? + "\n"))?,
         None => {}
     }
-    print!("{}", text(&summary));
+    output::print(text(&summary))?;
     Ok(())
 }
 
@@ -164,6 +161,7 @@ fn convert(args: &Convert) -> Result<()> {
         Some(size) => Some(Cache::new(size.as_u64()).context("--cache")?),
         None => None,
     };
+    check_apart([args.input.file.as_path()], [args.out.as_path()])?;
     let partial = Partial::beside(&args.out)?;
     let mut writer = Writer::new(BufWriter::new(&partial.file), args.to);
     let mut passed = 0;
@@ -190,15 +188,14 @@ fn convert(args: &Convert) -> Result<()> {
     })?;
     let (out, written) = writer.finish().with_context(writing)?;
     drop(out);
-    partial.keep(&args.out)?;
-    println!(
+    partial.keep()?;
+    output::print_line(format_args!(
         "{}: {} records read, {written} written as {}, {} broken ones left out",
         args.out.display(),
         reader.records(),
         args.to.name(),
         reader.skipped()
-    );
-    Ok(())
+    ))
 }
 
 /// A record of one cache line, with the other properties of a record.
@@ -207,36 +204,5 @@ fn line_of(line: u64, record: &Record) -> Record {
         addr: line * LINE,
         bytes: u32::try_from(LINE).unwrap_or(u32::MAX),
         ..*record
-    }
-}
-
-/// A file that is not whole yet; removed unless it is completed.
-struct Partial {
-    path: PathBuf,
-    file: File,
-}
-
-impl Partial {
-    fn beside(out: &Path) -> Result<Self> {
-        let mut name = out.as_os_str().to_owned();
-        name.push(".partial");
-        let path = PathBuf::from(name);
-        let file =
-            File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self { path, file })
-    }
-
-    /// Gives the file its final name.
-    fn keep(self, out: &Path) -> Result<()> {
-        (&self.file).flush()?;
-        std::fs::rename(&self.path, out)
-            .with_context(|| format!("cannot rename {} to {}", self.path.display(), out.display()))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // If it was renamed, there is nothing left to remove.
-        let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -5,7 +5,7 @@ use terrace_api::client::Client;
 use terrace_api::types::{Status, Vm};
 
 use super::print_json;
-use crate::render;
+use crate::{output, render};
 
 pub async fn run(client: &Client, json: bool) -> Result<()> {
     let vms: Vec<Vm> = client.get("/v1/vms").await?;
@@ -13,7 +13,7 @@ pub async fn run(client: &Client, json: bool) -> Result<()> {
         return print_json(&vms);
     }
     let status: Status = client.get("/v1/status").await?;
-    print!("{}", text(&status, &vms));
+    output::print(text(&status, &vms))?;
     Ok(())
 }
 

@@ -16,7 +16,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "terrace-config",
         &[
             &["renamed"],
-            &["agent", "discover", "mover", "security", "sizes", "sources"],
+            &[
+                "agent", "balance", "discover", "mover", "security", "sizes", "sources",
+            ],
             &["raw"],
             &["hyperflex", "pins", "writes"],
             &["config"],

@@ -125,6 +125,18 @@ impl Curve {
         }
     }
 
+    /// The curve of a machine that is so many times as large: pages are as many times larger, and as many times as many
+    /// accesses miss in the same time.
+    #[must_use]
+    pub fn scaled(mut self, times: u64) -> Self {
+        self.page_bytes = self.page_bytes.saturating_mul(times);
+        self.accesses = self.accesses.saturating_mul(times);
+        for point in &mut self.points {
+            point.misses = point.misses.saturating_mul(times);
+        }
+        self
+    }
+
     /// The points, by size.
     #[must_use]
     pub fn points(&self) -> &[Point] {

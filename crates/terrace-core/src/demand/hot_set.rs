@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 /// Pages of 2 MiB of the first hot set (HPMBS §2.4).
 pub const PAPER_HOT_SET: u32 = 250;
+/// Share of the memory in use that the largest hot set has, percent, unless another one is given.
+pub const DEFAULT_HOT_SET_PERCENT: u32 = 50;
 /// Least and most accesses between two tracked faults (HPMBS §2.4).
 const PAPER_LEAST_ACCESSES: u64 = 1_000_000;
 const PAPER_MOST_ACCESSES: u64 = 10_000_000;
@@ -27,8 +29,8 @@ const STEP: u64 = 2;
 ///   more of them.
 /// - *step*: a size is at most doubled or halved at once, because the curve that says what a size would do is what is
 ///   being measured; a step of 2 cannot cross a band of 10 unless the load has a cliff.
-/// - *bounds*: from `least_pages` to `most_pages`. [`Dynamic::paper`] takes half of the VM: the curve is a guess below
-///   twice the hot set, and a larger one would leave nothing of the VM that is not guessed.
+/// - *bounds*: from `least_pages` to `most_pages`. [`Dynamic::paper`] takes a share of the memory in use, half of it by
+///   default: the curve is a guess below twice the hot set, and a larger one would leave nothing that is not guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dynamic {
     /// Accesses between two tracked faults under which the set grows.
@@ -42,14 +44,15 @@ pub struct Dynamic {
 }
 
 impl Dynamic {
-    /// The paper's bounds of accesses, for a VM of so many pages.
+    /// The paper's bounds of accesses, for so many pages in use of which the set may have so many percent.
     #[must_use]
-    pub fn paper(vm_pages: u32) -> Self {
+    pub fn paper(pages: u32, percent: u32) -> Self {
+        let most = u64::from(pages) * u64::from(percent) / 100;
         Self {
             least_accesses: PAPER_LEAST_ACCESSES,
             most_accesses: PAPER_MOST_ACCESSES,
             least_pages: LEAST_PAGES,
-            most_pages: (vm_pages / 2).max(LEAST_PAGES),
+            most_pages: u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_PAGES),
         }
     }
 
@@ -288,7 +291,7 @@ mod tests {
     #[test]
     fn a_noisy_stream_in_the_band_keeps_the_size() {
         for mean in [2 * MILLION, 3 * MILLION, 6 * MILLION] {
-            let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(4096)));
+            let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(4096, 50)));
             let sizes = sizes(&mut set, 50_000, |_| mean);
             assert!(sizes.iter().all(|size| *size == PAPER_HOT_SET), "{mean}");
         }
@@ -297,7 +300,7 @@ mod tests {
     #[test]
     fn a_step_of_the_load_is_followed_and_then_the_size_rests() {
         // Faults as rare as the set is large: in the band between 1,000 and 10,000 pages.
-        let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(1 << 20)));
+        let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(1 << 20, 50)));
         let up = sizes(&mut set, 20_000, |size| u64::from(size) * 1000);
         let rest = *up.last().unwrap();
         assert!((1000..=2000).contains(&rest), "{rest}");
@@ -314,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_size_stays_within_its_bounds_and_at_most_doubles() {
-        let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(4096)));
+        let mut set = HotSet::new(PAPER_HOT_SET, Some(Dynamic::paper(4096, 50)));
         assert!(!set.is_at_most());
         let sizes_up = sizes(&mut set, 20_000, |_| 10);
         assert!(sizes_up.windows(2).all(|pair| pair[1] <= 2 * pair[0]));

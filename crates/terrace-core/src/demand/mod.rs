@@ -31,7 +31,7 @@ pub use config::{DemandConfig, Track};
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
 pub use difference::Difference;
 pub use distances::Distances;
-pub use hot_set::{Dynamic, HotSet, PAPER_HOT_SET};
+pub use hot_set::{DEFAULT_HOT_SET_PERCENT, Dynamic, HotSet, PAPER_HOT_SET};
 pub use phases::{MAX_WINDOWS, PhaseChange, PhaseConfig, Phases, WINDOW_NS};
 pub use rest::{DEFAULT_TRACKING_PERCENT, rest_ns};
 pub use restored::{SHORT_DISTANCES, restored};

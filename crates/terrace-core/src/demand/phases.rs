@@ -22,7 +22,11 @@ const MAX_WALKS: u64 = 1 << 48;
 /// Highest upper bound, in thousandths.
 const MAX_UPPER: u64 = 1_000_000;
 
-/// What makes a phase.
+/// Windows without enough walks after which a phase is over, in lengths of a mean: a comparison looks at the last mean
+/// and at the means before it, which together reach back over twice that length. By default 4 s.
+const QUIET_MEANS: u64 = 2;
+
+/// Bounds and counts that make a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseConfig {
     /// Windows of a mean, and means that it is compared with: the paper's *k*.
@@ -57,7 +61,7 @@ impl PhaseConfig {
     /// If there are no windows or more than [`MAX_WINDOWS`], or 1000 is not between the bounds.
     pub fn checked(self) -> Result<Self, ConfigError> {
         let range = |key: &str, value: u64, allowed: String| ConfigError::Range {
-            key: key.into(),
+            key: format!("demand.{key}"),
             value: value.to_string(),
             allowed,
         };
@@ -66,11 +70,11 @@ impl PhaseConfig {
             return Err(range("phase_windows", self.windows, allowed));
         }
         if self.lower >= 1000 {
-            return Err(range("phase_lower", self.lower, "0 to 999".into()));
+            return Err(range("phase_lower_milli", self.lower, "0 to 999".into()));
         }
         if !(1001..=MAX_UPPER).contains(&self.upper) {
             let allowed = format!("1001 to {MAX_UPPER}");
-            return Err(range("phase_upper", self.upper, allowed));
+            return Err(range("phase_upper_milli", self.upper, allowed));
         }
         Ok(self)
     }
@@ -95,6 +99,8 @@ pub struct Phases {
     sums: VecDeque<u128>,
     /// Ratios within the bounds, one after another.
     within: u64,
+    /// Windows without enough walks, one after another.
+    quiet: u64,
     /// Phases that began.
     began: u64,
 }
@@ -108,6 +114,7 @@ impl Phases {
             walks: VecDeque::new(),
             sums: VecDeque::new(),
             within: 0,
+            quiet: 0,
             began: 0,
         }
     }
@@ -119,6 +126,15 @@ impl Phases {
         self.within >= self.config.windows
     }
 
+    /// Whether a phase is under way that is not stable yet. A VM that walked too little for as many windows as a
+    /// comparison looks at (a mean and those before it) changes no more: whatever began is over, and may never become
+    /// stable. It changes again when it walks again.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        let is_idle = self.quiet >= QUIET_MEANS * self.config.windows;
+        !self.walks.is_empty() && !is_idle && !self.is_stable()
+    }
+
     /// Phases that began so far.
     #[must_use]
     pub fn began(&self) -> u64 {
@@ -128,8 +144,10 @@ impl Phases {
     /// Takes in the walks that one window completed; returns what changed.
     pub fn window(&mut self, walks: u64) -> Option<PhaseChange> {
         if walks < self.config.least_walks {
+            self.quiet = self.quiet.saturating_add(1);
             return None;
         }
+        self.quiet = 0;
         let full = self.config.windows;
         push(&mut self.walks, walks.min(MAX_WALKS), full);
         if (self.walks.len() as u64) < full {
@@ -239,6 +257,21 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_that_goes_idle_changes_no_more() {
+        let mut phases = Phases::new(PhaseConfig::default());
+        assert!(!phases.is_changing(), "it was never seen");
+        (0..70).for_each(|_| _ = phases.window(20_000));
+        (0..5).for_each(|_| _ = phases.window(60_000));
+        assert!(phases.is_changing() && phases.began() == 1);
+        (0..39).for_each(|_| _ = phases.window(4_999));
+        assert!(phases.is_changing(), "a pause of less than 4 s");
+        phases.window(0);
+        assert!(!phases.is_changing() && !phases.is_stable());
+        phases.window(60_000);
+        assert!(phases.is_changing(), "it walks again");
+    }
+
+    #[test]
     fn a_vm_is_stable_after_six_seconds_of_the_same() {
         let mut phases = Phases::new(PhaseConfig::default());
         let stable = (0..100).find(|_| phases.window(9_000) == Some(PhaseChange::Stable));
@@ -272,9 +305,9 @@ mod tests {
         assert!(with(10, 800, 1250).is_ok());
         let refused = [with(0, 800, 1250), with(10, 1000, 1250), with(9, 0, 1000)];
         let expected = [
-            "phase_windows = 0 is out of range: allowed is 1 to 600",
-            "phase_lower = 1000 is out of range: allowed is 0 to 999",
-            "phase_upper = 1000 is out of range: allowed is 1001 to 1000000",
+            "demand.phase_windows = 0 is out of range: allowed is 1 to 600",
+            "demand.phase_lower_milli = 1000 is out of range: allowed is 0 to 999",
+            "demand.phase_upper_milli = 1000 is out of range: allowed is 1001 to 1000000",
         ];
         assert_eq!(refused.map(Result::unwrap_err), expected);
     }

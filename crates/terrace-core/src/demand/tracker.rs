@@ -41,7 +41,9 @@ impl Tracker {
     /// A tracker of so many blocks, which does not track yet.
     #[must_use]
     pub fn new(config: &DemandConfig, blocks: u32) -> Self {
-        let dynamic = config.resize_hot_set.then(|| Dynamic::paper(blocks));
+        let dynamic = config
+            .resize_hot_set
+            .then(|| Dynamic::paper(blocks, config.max_hot_set_percent));
         Self {
             blocks,
             hot: HotSet::new(config.hot_set_pages, dynamic),
@@ -175,9 +177,13 @@ mod tests {
     const FIXED: DemandConfig = DemandConfig {
         track: super::super::Track::Always,
         hot_set_pages: 30,
+        max_hot_set_percent: 50,
         resize_hot_set: false,
         max_tracking_percent: 100,
         least_walks: 1,
+        phase_windows: 20,
+        phase_lower_milli: 800,
+        phase_upper_milli: 1250,
     };
 
     /// A tracker of 1,000 blocks and the blocks that are protected, driven by accesses as a machine would.

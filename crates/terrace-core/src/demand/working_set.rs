@@ -18,6 +18,18 @@ pub struct WorkingSet {
     pub all: u64,
 }
 
+impl WorkingSet {
+    /// Pages that the VM wants: those that 99 % of the tracked reuses need. If none was tracked, all reuses were in the
+    /// hot set, and which of its pages they need is not known: then its footprint.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        match self.all {
+            0 => self.footprint,
+            _ => self.most_99,
+        }
+    }
+}
+
 /// The tracked accesses of a VM in the second that runs.
 #[derive(Clone, Debug, Default)]
 pub struct WorkingSets {
@@ -118,6 +130,16 @@ mod tests {
         assert_eq!((set.tracked, set.footprint), (2000, 1000));
         assert_eq!([set.most_95, set.most_99, set.all], [950, 990, 1000]);
         assert_eq!(sets.end_second(0..0), WorkingSet::default());
+    }
+
+    #[test]
+    fn a_vm_whose_reuses_are_all_in_the_hot_set_wants_its_footprint() {
+        let mut sets = WorkingSets::new(100);
+        sets.end_second(10..30);
+        let set = sets.end_second(0..0);
+        assert_eq!((set.most_99, set.wanted()), (0, 20));
+        sets.track(50, Some(25));
+        assert_eq!(sets.end_second(0..0).wanted(), 26);
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl Vm {
             // A tiny VM may still exchange a pair.
             most: 2 * pairs.max(1),
             paced: paced / unit,
+            double_sided: self.size.exchanges,
             ..Room::default()
         };
         for tier in self.tiers() {

@@ -11,8 +11,8 @@ use super::vm::Vm;
 use super::{Engine, Shared};
 use crate::config::EngineConfig;
 use crate::demand::{
-    DemandConfig, PhaseChange, PhaseConfig, Phases, REDUCED_POINTS, Swap, Track, Tracker,
-    WorkingSet, rest_ns,
+    Curve, DemandConfig, PhaseChange, Phases, REDUCED_POINTS, Swap, Track, Tracker, WorkingSet,
+    rest_ns,
 };
 use crate::policy::Observe;
 use crate::ram::Ram;
@@ -49,8 +49,6 @@ pub(crate) struct Demand {
     tracker: Tracker,
     tracking: Tracking,
     phases: Phases,
-    /// Some window had enough walks to show a phase.
-    walked: bool,
     swap: Swap,
     last: Option<VmStatistics>,
     /// Loads and stores of the VM, by the newest event.
@@ -70,16 +68,13 @@ impl Demand {
             return None;
         }
         let blocks = u32::try_from(ram.span_pages().div_ceil(BLOCK_PAGES)).unwrap_or(u32::MAX);
-        let phases = PhaseConfig {
-            least_walks: config.demand.least_walks,
-            ..PhaseConfig::default()
-        };
+        // The engine's configuration was checked.
+        let phases = config.demand.phases().unwrap_or_default();
         Some(Box::new(Self {
             config: config.demand,
             tracker: Tracker::new(&config.demand, blocks),
             tracking: Tracking::Off,
             phases: Phases::new(phases),
-            walked: false,
             swap: Swap::default(),
             last: None,
             accesses: 0,
@@ -96,7 +91,6 @@ impl Demand {
         let before = self.last.replace(*seen);
         self.accesses = self.accesses.max(seen.accesses);
         let walks = seen.walks.saturating_sub(before.map_or(0, |b| b.walks));
-        self.walked |= walks >= self.config.least_walks;
         if let Some(change) = self.phases.window(walks)
             && self.changes.len() < MAX_CHANGES
         {
@@ -117,11 +111,15 @@ impl Demand {
         let set = match self.tracker.is_on() {
             true => self.tracker.end_second(),
             false if self.swap.is_swapping() => WorkingSet::default(),
-            false => return,
+            false => {
+                // What it wanted while it swapped it wants no more.
+                self.estimate = self.estimate.filter(|last| !last.is_swapping);
+                return;
+            }
         };
         let bytes = |blocks: u64| blocks * BLOCK_BYTES;
         let demand_bytes = match self.swap.wanted_bytes() {
-            0 => bytes(set.most_99),
+            0 => bytes(set.wanted()),
             beyond => seen.total_bytes.saturating_add(beyond),
         };
         self.estimate = Some(DemandEstimate {
@@ -159,17 +157,27 @@ impl Demand {
         self.swap.is_swapping() || self.last.as_ref().is_some_and(scarce)
     }
 
-    /// Whether a phase of the VM began that is not stable yet.
-    fn is_changing(&self) -> bool {
-        self.walked && !self.phases.is_stable()
-    }
-
     pub fn heap_bytes(&self) -> usize {
         self.tracker.heap_bytes()
     }
 
+    /// The last second's estimate, if there is one.
+    pub fn estimate(&self) -> Option<DemandEstimate> {
+        self.estimate
+    }
+
+    /// Whether the phase lasts.
+    pub fn is_stable(&self) -> bool {
+        self.phases.is_stable()
+    }
+
+    /// The curve of all that was tracked so far.
+    pub fn curve(&self, now: Tick) -> Option<Curve> {
+        self.tracker.curve(now.0, self.accesses)
+    }
+
     fn view(&self, now: Tick) -> DemandView {
-        let curve = self.tracker.curve(now.0, self.accesses);
+        let curve = self.curve(now);
         DemandView {
             tracking: match self.tracking {
                 Tracking::Off => TrackingView::Off,
@@ -254,7 +262,7 @@ impl Vm {
         demand.tracking = Tracking::On(now, last);
         // A second of which a part was not tracked has no working set.
         demand.reports = 0;
-        demand.tracker.begin(now.0, last.accesses);
+        demand.tracker.begin(now.0, demand.accesses);
         let ram = self.pages.ram();
         let blocks = 0..ram.span_pages().div_ceil(BLOCK_PAGES);
         let exists = |block: &u64| ram.runs(block * BLOCK_PAGES, BLOCK_PAGES).next().is_some();
@@ -281,7 +289,8 @@ impl Engine {
     }
 
     /// Takes in the statistics of one VM, and decides whether all are tracked: from a phase that changes while some VM
-    /// is short of memory, until no phase changes.
+    /// is short of memory, until no phase changes. Each VM follows at its own statistics: a stretch of tracking begins
+    /// with the number of its accesses, and only these are of now.
     pub(super) fn statistics(&mut self, now: Tick, seen: &VmStatistics) {
         self.with(seen.vm, |vm, shared| vm.statistics(now, seen, shared));
         let demands = || {
@@ -292,15 +301,12 @@ impl Engine {
         let wanted = match self.shared.config.demand.track {
             Track::Always => true,
             Track::Auto => {
-                let changing = demands().any(Demand::is_changing);
+                let changing = demands().any(|demand| demand.phases.is_changing());
                 changing && (self.tracks || demands().any(Demand::is_short))
             }
         };
         self.tracks = wanted;
-        let all: Vec<VmId> = self.vms.keys().copied().collect();
-        for id in all {
-            self.with(id, |vm, shared| vm.follow(now, wanted, shared));
-        }
+        self.with(seen.vm, |vm, shared| vm.follow(now, wanted, shared));
     }
 
     /// The demand of a VM; `None` if its policy does not track it.
@@ -313,6 +319,6 @@ impl Engine {
     /// The last second's estimate of a VM's demand, if there is one.
     #[must_use]
     pub fn demand_estimate(&self, vm: VmId) -> Option<DemandEstimate> {
-        self.vms.get(&vm)?.observer.demand.as_ref()?.estimate
+        self.vms.get(&vm)?.observer.demand.as_ref()?.estimate()
     }
 }

@@ -13,6 +13,7 @@ use super::history::LastMove;
 use super::moves::Flight;
 use super::rounds::Phase;
 use super::vm::Vm;
+use crate::policy::Move;
 
 /// Rounds for which a unit that others map is left alone, beside the one under way: the most that is stored.
 const LEFT_ALONE: u8 = 2;
@@ -39,6 +40,10 @@ impl Vm {
                 shared.tiers.exhausted(flight.to);
             }
             let left = self.land(*flight, result);
+            let is_moved = result.is_some_and(|r| r.status == MoveStatus::Moved);
+            if is_moved && self.policy.moves == Move::Guest {
+                self.forget(*flight);
+            }
             if let Some(from) = left
                 && let Some(to) = self.pages.tier(flight.unit)
             {
@@ -86,6 +91,14 @@ impl Vm {
         *coming = coming.saturating_sub(flight.bytes);
         let result = result.filter(|r| r.status != MoveStatus::NotTried)?;
         self.pages.place_moved(flight.unit, result.now)
+    }
+
+    /// Forgets a unit whose data the guest moved to another frame, and leaves it alone for the rest of its round: what came
+    /// of it the next scan tells.
+    fn forget(&mut self, flight: Flight) {
+        let start = flight.unit as usize;
+        self.pages.forget(start..start + flight.extent as usize);
+        self.cool_down(flight, 0);
     }
 
     /// Has a unit left alone for the rest of its round, and for some rounds more.

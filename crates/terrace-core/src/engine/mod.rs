@@ -8,11 +8,13 @@
 //! **Invariant:** decisions fall only in [`Engine::handle`]; polling and views change none. The same
 //! events at the same ticks give the same actions: no clock, no hash order, no float.
 
+mod arbiter;
 mod budget;
 mod check;
 mod classify;
 mod demand;
 mod explain;
+mod fast_heat;
 pub mod heat;
 mod history;
 mod intermittent;
@@ -34,6 +36,7 @@ mod tiers;
 mod turns;
 pub mod view;
 mod vm;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -43,6 +46,7 @@ use terrace_proto::{
 
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
 
+use crate::arbiter::Arbiter;
 use crate::config::EngineConfig;
 use crate::error::ConfigError;
 use crate::place::PlaceStage;
@@ -97,6 +101,7 @@ pub struct Engine {
     reasons: Reasons,
     place: Option<PlaceFactory>,
     provision: Provision,
+    arbiter: Arbiter,
     /// VMs that arrive are paused.
     paused: bool,
     /// The VM whose plans were issued last: the next one is served first.
@@ -116,6 +121,7 @@ impl Engine {
         Ok(Self {
             reasons: Reasons::new(config.max_reasons),
             provision: Provision::new(config.provision, config.tiers.clone()),
+            arbiter: Arbiter::new(config.arbiter.clone()),
             shared: Shared {
                 tiers: Tiers::new(&config),
                 budget: MoveBudget::new(bucket, config.fair_shares),
@@ -156,6 +162,7 @@ impl Engine {
         let now = self.now().max(now);
         self.shared.now = now;
         self.shared.budget.refill(now);
+        self.hear_of_sharing(now, &event);
         match event {
             Event::VmArrived(spec) => self.arrive(&spec),
             Event::VmDeparted(vm) => self.depart(vm),
@@ -176,13 +183,22 @@ impl Engine {
             Event::ProviderArrived(spec) => self.provision.arrive(now, spec),
             Event::ProviderDeparted(provider) => self.provision.depart(provider),
             Event::ProviderSeen(report) => self.provision.seen(now, &report),
-            Event::SizesWanted(wanted) => self.provision.wanted(now, wanted),
+            Event::SizesWanted(wanted) => self.provision.wanted(now, wanted, None),
             Event::OrderOutcome(outcome) => self.provision.outcome(now, &outcome),
             Event::OrderWithdrawal(withdrawal) => self.provision.withdrawn(now, withdrawal),
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
             Event::Faulted(report) => self.faulted(&report),
             Event::Statistics(seen) => self.statistics(now, &seen),
+            Event::MemoryTraffic(seen) => self.with(seen.vm, |vm, _| vm.size.traffic(now, seen)),
+            Event::MemoryRights(_)
+            | Event::MemoryNeed(_)
+            | Event::MemoryTiers(_)
+            | Event::SpeedRights(_)
+            | Event::MemoryStanding(_)
+            | Event::MemoryBalance(_)
+            | Event::GuestMemory(_) => {}
         }
+        self.arbitrate(now);
         self.provision.advance(now);
         // The changes of an event count for the moves that it lets continue.
         self.share_out();
@@ -201,7 +217,9 @@ impl Engine {
     pub fn poll_timeout(&self) -> Option<Tick> {
         let vms = self.vms.values();
         let vms = vms.filter_map(|vm| vm.timeout(&self.shared.config));
-        vms.chain(self.provision.timeout()).min()
+        vms.chain(self.provision.timeout())
+            .chain(self.arbiter.timeout())
+            .min()
     }
 
     /// The VMs under management, by id.
@@ -254,6 +272,13 @@ impl Engine {
     #[must_use]
     pub fn last_round(&self, vm: VmId) -> Option<&Round> {
         self.vms.get(&vm)?.rounds.last.as_ref()
+    }
+
+    /// Bytes of a VM outside of the first tier that are on its top hot list: hot pages that wait. 0 under a policy without
+    /// lists.
+    #[must_use]
+    pub fn waiting_hot_bytes(&self, vm: VmId) -> u64 {
+        self.vms.get(&vm).map_or(0, Vm::waiting_hot_bytes)
     }
 
     /// A VM's guest-physical memory in at most `cells` pieces of one size.

@@ -14,16 +14,18 @@
 //! it holds is scanned in its next period.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId, snapshot};
+use terrace_proto::{MemoryTraffic, PAGE_SIZE, Tick, TierId, TierLimit, VmId, snapshot};
 
 use super::Shared;
+use super::fast_heat::Traffic;
 use super::rounds::Phase;
 use super::vm::Vm;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Rule};
 use crate::estimate::{Estimator, Histogram};
 use crate::policy::{Place, Share};
-use crate::share::{Claim, FastLimits, HotSet, Part, divide, parts};
+use crate::share::{Claim, FastLimits, Heat, HotSet, Part, divide, divide_by_gain, parts};
 
 /// A VM's part in sharing.
 #[derive(Debug)]
@@ -33,9 +35,14 @@ pub(crate) struct FastSize {
     pub weight: u32,
     /// The hot set that the last ranking found.
     found: Option<HotSet>,
+    /// The VM's memory by heat at that ranking, if the tier is divided by gain.
+    heat: Arc<[Heat]>,
+    traffic: Traffic,
     /// Bytes held. While moves of a round are in flight, the bytes held when they were planned: an exchange holds a
     /// little less for a moment.
     held: u64,
+    /// Whether hot and cold pages change places in equal numbers, as its memory is traded and its demand is stable.
+    pub exchanges: bool,
     /// The size that was said last: what the host's free memory does from moment to moment is not.
     said: Option<u64>,
 }
@@ -46,9 +53,27 @@ impl FastSize {
             nominal: 0,
             weight,
             found: None,
+            heat: Arc::default(),
+            traffic: Traffic::default(),
             held: 0,
+            exchanges: false,
             said: None,
         }
+    }
+
+    /// Takes in how often the VM accesses memory.
+    pub fn traffic(&mut self, now: Tick, seen: MemoryTraffic) {
+        self.traffic.seen(now, seen);
+    }
+
+    /// The VM's memory by heat at the last ranking, the hottest first; empty: not known.
+    pub fn heat(&self) -> &[Heat] {
+        &self.heat
+    }
+
+    /// The hot set that the last ranking found, bytes; `unit`: bytes of one unit.
+    pub fn hot_bytes(&self, unit: u64) -> u64 {
+        self.found.map_or(0, |found| found.hot * unit)
     }
 
     /// The demand that the last ranking found, bytes; `unit`: bytes of one unit.
@@ -76,6 +101,8 @@ struct Entry {
     limits: FastLimits,
     /// The claim, while the VM takes part in the pool. Its limits are those of the member.
     claim: Option<Claim>,
+    /// The VM's memory by heat, the hottest first, if the tier is divided by gain.
+    heat: Arc<[Heat]>,
     unit: u64,
 }
 
@@ -219,7 +246,7 @@ impl Pool {
                 continue;
             };
             let right = rights.next().unwrap_or(0);
-            let percent = config.share_lower_percent;
+            let (percent, _) = config.fast_percents();
             member.limits = match alone {
                 true => unshared_limits(set.ceiling_bytes),
                 false => FastLimits::of_share(right, *set, percent, part.most),
@@ -230,15 +257,20 @@ impl Pool {
     fn divide(&mut self, free: u64, config: &EngineConfig) {
         self.set_rights(free, config);
         self.free = free.saturating_sub(self.aside(None));
-        let mut claims = Vec::new();
+        let (mut claims, mut heats) = (Vec::new(), Vec::new());
         let mut bytes = self.free;
         for member in self.members.values() {
             if let Some(claim) = member.claim() {
                 claims.push(claim);
+                heats.push(&member.entry.heat[..]);
                 bytes = bytes.saturating_add(member.holds);
             }
         }
-        let mut sizes = divide(bytes, &claims, config.pool_release).into_iter();
+        let sizes = match config.arbiter.divides_fast_by_gain() {
+            true => divide_by_gain(bytes, &claims, &heats, config.pool_release),
+            false => divide(bytes, &claims, config.pool_release),
+        };
+        let mut sizes = sizes.into_iter();
         let alone = self.members.len() == 1;
         for member in self.members.values_mut() {
             let size = member.entry.claim.and_then(|_| sizes.next());
@@ -300,13 +332,14 @@ impl Vm {
             self.size.held = holds;
         }
         let kind = self.share_kind();
+        let (lower, upper) = shared.config.fast_percents();
         let limits = match &kind {
             ShareKind::ByWeight(..) => FastLimits::default(),
             ShareKind::Island | ShareKind::Pooled => FastLimits::around(
                 self.size.nominal,
                 self.settings.limit(TierId::FAST),
-                shared.config.share_lower_percent,
-                shared.config.share_upper_percent,
+                lower,
+                upper,
             ),
         };
         let ranks = self.observes() || matches!(kind, ShareKind::ByWeight(..));
@@ -320,6 +353,7 @@ impl Vm {
             kind,
             limits,
             claim: claim.map(|found| self.claim(found, limits)),
+            heat: Arc::clone(&self.size.heat),
             unit: self.pages.unit_bytes(),
         };
         shared.pool.put(self.id, entry, holds);
@@ -363,10 +397,22 @@ impl Vm {
     /// Before its pages are ranked: what it wants by the counts of this round, and which size that
     /// gives it.
     pub fn want(&mut self, shared: &mut Shared) {
-        if self.size.nominal == 0 && !shared.config.fair_shares {
+        let arbiter = &shared.config.arbiter;
+        let by_gain = arbiter.divides_fast_by_gain();
+        let shares = self.size.nominal > 0 || shared.config.fair_shares;
+        if !shares && (arbiter.rule == Rule::Off || arbiter.live) {
             return;
         }
-        self.size.found = Some(self.hot_set(&shared.config));
+        let estimator = Estimator::new(self.policy.estimate, &shared.config);
+        let histogram = Histogram::tally(&self.pages, estimator, self.rounds.number);
+        self.size.found = Some(self.hot_set(&histogram, &shared.config));
+        if by_gain {
+            let unit = self.pages.unit_bytes();
+            self.size.heat = self.size.traffic.heat(&histogram, unit);
+        }
+        if !shares {
+            return;
+        }
         self.tell_pool(shared);
         shared.divide();
         // The others are notified when this event has been dealt with.
@@ -375,7 +421,7 @@ impl Vm {
 
     /// The units that the VM could use. With a nominal size that is the paper's hot set; without one it is all that a
     /// ranking would take, since its entitlement bounds it.
-    fn hot_set(&self, config: &EngineConfig) -> HotSet {
+    fn hot_set(&self, histogram: &Histogram, config: &EngineConfig) -> HotSet {
         let estimator = Estimator::new(self.policy.estimate, config);
         let (base, percent) = match self.size.nominal {
             0 => (config.min_hot_degree.saturating_sub(1), 100),
@@ -384,9 +430,8 @@ impl Vm {
                 config.share_hot_percent,
             ),
         };
-        let histogram = Histogram::tally(&self.pages, estimator, self.rounds.number);
         let held = self.pages.bytes(TierId::FAST) / self.pages.unit_bytes();
-        let found = HotSet::find(&histogram, held, base, percent);
+        let found = HotSet::find(histogram, held, base, percent);
         match self.policy.place {
             Place::Slowest if self.size.nominal == 0 => HotSet { hot: 0, ..found },
             _ => found,

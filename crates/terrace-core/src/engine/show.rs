@@ -116,6 +116,7 @@ impl Vm {
                 Move::Linux => "the kernel's migration (move_pages)",
                 Move::WriteProtect => "copied while write-protected",
                 Move::PmlCopy => "copied while mapped, written pages again (PML)",
+                Move::Guest => "by the guest, between its own nodes",
             }
             .into(),
         }

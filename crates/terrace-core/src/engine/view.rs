@@ -202,7 +202,8 @@ pub struct DemandEstimate {
     pub all_bytes: u64,
     /// Whether the guest swapped.
     pub is_swapping: bool,
-    /// The demand, bytes: the memory for 99 % of the reuses; of a guest that swaps, its size and its used swap.
+    /// The demand, bytes: the memory for 99 % of the reuses, or the footprint if no reuse was tracked; of a guest that
+    /// swaps, its size and its used swap.
     pub demand_bytes: u64,
 }
 
@@ -217,7 +218,7 @@ pub struct DemandView {
     pub known_blocks: u64,
     /// Size of the hot set, blocks of 2 MiB.
     pub hot_set_pages: u32,
-    /// Its largest size so far.
+    /// The largest size so far.
     pub largest_hot_set_pages: u32,
     /// Number of rests.
     pub rests: u64,

@@ -11,13 +11,6 @@ pub(super) fn degrees(write: u8, reads: &[u8], writes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The weight of a write beside a read of 1: the ratio of their latencies to the nearest whole number, never under 1.
-#[must_use]
-pub(super) fn write_weight(read: u8, write: u8) -> u8 {
-    let (read, write) = (u16::from(read.max(1)), u16::from(write));
-    u8::try_from((write + read / 2) / read).map_or(u8::MAX, |weight| weight.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -45,13 +38,5 @@ mod tests {
             degrees(weight, &reads, &writes, &mut out);
             prop_assert_eq!(out, [naive]);
         }
-    }
-
-    #[test]
-    fn a_write_weighs_its_latency_over_that_of_a_read() {
-        assert_eq!(write_weight(1, 3), 3);
-        assert_eq!(write_weight(2, 3), 2);
-        assert_eq!(write_weight(1, 1), 1);
-        assert_eq!(write_weight(4, 1), 1);
     }
 }

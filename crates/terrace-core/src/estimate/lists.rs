@@ -6,8 +6,9 @@
 //! A unit of a slower tier is on hot lists or on none, one of the first tier on cold lists or on none; a unit that
 //! changed tier begins anew. Hot lists find units that are hot, cold lists those that are not, otherwise they are alike:
 //! a unit that is found enters the first list (active); found again within the decay time it rises a list (warm,
-//! hot); not found for longer than that it falls by one, and off the first. A rise and a fall start the time anew, as
-//! a move to another list's head does. Epochs are counted, not time: a unit cannot be found twice in one, so an epoch
+//! hot); once that time has passed it falls by one, and off the first, even if it is found in the same epoch: two
+//! accesses that far apart are what the paper demotes a page for. A rise and a fall start the time anew, as a move to
+//! another list's head does. Epochs are counted, not time: a unit cannot be found twice in one, so an epoch
 //! whose scans took longer lets nothing fall.
 
 use std::ops::Range;
@@ -35,7 +36,7 @@ const NOT_TOP: u8 = 128;
 pub struct ListRule {
     /// Lists of each kind, 1 to 15.
     pub lists: u8,
-    /// Epochs in which a unit must be found again, 1 to 7.
+    /// Epochs within which a unit must be found again, 1 to 7.
     pub decay: u8,
 }
 
@@ -51,10 +52,10 @@ impl ListRule {
         let kind = if fast { COLD } else { 0 };
         let state = if state & COLD == kind { state } else { 0 };
         let (list, age) = (list_of(state), state & AGE);
-        let (list, age) = if hot != fast {
-            ((list + 1).min(self.lists), 0)
-        } else if list > 0 && age >= self.decay {
+        let (list, age) = if list > 0 && age >= self.decay {
             (list - 1, 0)
+        } else if hot != fast {
+            ((list + 1).min(self.lists), 0)
         } else if list > 0 {
             (list, age + 1)
         } else {
@@ -160,14 +161,16 @@ mod tests {
                     ..Self::default()
                 };
             }
-            let interval = now - self.updated;
-            if hot != fast {
-                self.list = (self.list + 1).min(rule.lists);
-                self.updated = now;
-            } else if self.list > 0 && interval > u64::from(rule.decay) {
-                self.list -= 1;
-                self.updated = now;
+            let found = hot != fast;
+            let is_late = now - self.updated > u64::from(rule.decay);
+            match (found, self.list) {
+                (false, 0) => return,
+                (true, 0) => self.list = 1,
+                (_, list) if is_late => self.list = list - 1,
+                (true, list) => self.list = rule.lists.min(list + 1),
+                (false, _) => return,
             }
+            self.updated = now;
         }
     }
 
@@ -220,6 +223,17 @@ mod tests {
         }
         let lists: Vec<_> = p.queue.iter().map(|s| list_of(*s)).collect();
         assert_eq!(lists, [0, 2, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_unit_found_after_the_decay_time_falls() {
+        let rule = ListRule { lists: 3, decay: 2 };
+        let after = |missed| {
+            let epochs = (0..2).map(|_| true).chain((0..missed).map(|_| false));
+            let state = epochs.fold(0, |state, hot| rule.next(state, false, hot));
+            [list_of(state), list_of(rule.next(state, false, true))]
+        };
+        assert_eq!([0, 1, 2].map(after), [[2, 3], [2, 3], [2, 1]]);
     }
 
     #[test]

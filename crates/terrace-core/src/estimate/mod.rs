@@ -18,7 +18,7 @@ pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub(crate) use threshold::lowest as lowest_threshold;
 
 use crate::config::EngineConfig;
-use crate::policy::Estimate;
+use crate::policy::{Estimate, write_weight};
 
 /// One more than the highest degree.
 pub const DEGREES: usize = 256;
@@ -63,7 +63,7 @@ impl Estimator {
                 visits: config.fixed_threshold,
             },
             Estimate::HotLists => Self::Counter {
-                write: counter::write_weight(read, write),
+                write: write_weight(read, write),
             },
             Estimate::Random => Self::Random {
                 seed: config.random_seed,

@@ -273,6 +273,13 @@ impl Pages {
         }
     }
 
+    /// Forgets all that was seen of units: other data lie there now.
+    pub(crate) fn forget(&mut self, units: std::ops::Range<usize>) {
+        self.reads[units.clone()].fill(0);
+        self.writes[units.clone()].fill(0);
+        self.queue[units].fill(0);
+    }
+
     /// Takes units off the lists that they are on.
     pub(crate) fn leave_lists(&mut self, units: std::ops::Range<usize>) {
         self.queue[units].fill(0);

@@ -30,6 +30,8 @@ pub struct Room {
     pub floor: [u64; TierId::MAX],
     /// Most units to propose in all.
     pub most: u64,
+    /// Whether hot and cold units change places in equal numbers, whatever the policy says (HMvisor §3.3).
+    pub double_sided: bool,
     /// Most units to propose now in either direction, under a policy that moves so many in a time. What must leave a
     /// tier is not counted.
     pub paced: u64,

@@ -9,7 +9,7 @@ use super::sides::decide;
 use super::{ExchangeRule, Flow, PlaceStage, Proposal, Room};
 use crate::estimate::{Estimator, Histogram, ListRule, TopLists, lowest_threshold};
 use crate::pages::Pages;
-use crate::policy::{HotLists, HotnessThreshold};
+use crate::policy::{HotLists, HotnessThreshold, Sides};
 
 /// Moves units by hot and cold lists.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,11 @@ impl TopListsPlace {
             counter: self.counter,
         };
         let histogram = Histogram::tally_by(pages, by, round);
-        let quotas = decide(&histogram, pages.tiers().into(), room, self.lists.sides);
+        let sides = match room.double_sided {
+            true => Sides::Double,
+            false => self.lists.sides,
+        };
+        let quotas = decide(&histogram, pages.tiers().into(), room, sides);
         collect(pages, by, round, &quotas)
     }
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::PolicyStages;
+use super::{Estimate, Policy, PolicyStages};
 use crate::error::ConfigError;
 
 /// The most lists: a unit's state has four bits for its list, and none is one of them.
@@ -97,7 +97,7 @@ pub enum Sides {
 }
 
 impl Sides {
-    /// Its name in a policy's table.
+    /// Name in a policy's table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -146,7 +146,30 @@ impl HotLists {
         self.sub_epoch_ms.saturating_mul(self.sub_epochs.into())
     }
 
-    /// What a policy's table says, beside the defaults; `key` is the policy's own, for the error.
+    /// Checks that a page can exceed the threshold: a sub-epoch adds one read or one write to its count.
+    ///
+    /// # Errors
+    /// If none can; `write` is the weight of a write, `key` the policy's own.
+    fn check_threshold(self, write: u8, key: &str) -> Result<(), ConfigError> {
+        let HotnessThreshold::Above(threshold) = self.threshold else {
+            return Ok(());
+        };
+        let most = self.sub_epochs.saturating_mul(write.max(1));
+        if threshold < most {
+            return Ok(());
+        }
+        Err(ConfigError::Range {
+            key: format!("{key}.hotness_threshold"),
+            value: threshold.to_string(),
+            allowed: format!(
+                "up to {}, because no count exceeds {most}: {} sub-epochs, in each of which a page counts {write} at most",
+                most.saturating_sub(1),
+                self.sub_epochs
+            ),
+        })
+    }
+
+    /// The values of a policy's table, beside the defaults; `key` is the policy's own, for the error.
     pub(super) fn of(stages: &PolicyStages, key: &str) -> Result<Self, ConfigError> {
         let own = |name: &str| format!("{key}.{name}");
         let mut lists = Self::default();
@@ -175,6 +198,20 @@ impl HotLists {
     }
 }
 
+impl Policy {
+    /// Checks that some page can be hot, where the slowest tier has these weights of a read and a write.
+    ///
+    /// # Errors
+    /// If no page can exceed the hotness threshold; `key` is the policy's own, for the error.
+    pub fn check_threshold(&self, weights: (u8, u8), key: &str) -> Result<(), ConfigError> {
+        if self.estimate != Estimate::HotLists {
+            return Ok(());
+        }
+        let write = write_weight(weights.0, weights.1);
+        self.lists.check_threshold(write, key)
+    }
+}
+
 impl PolicyStages {
     /// A key of lists that is set, if one is.
     pub(super) fn list_key(&self) -> Option<&'static str> {
@@ -195,6 +232,13 @@ impl PolicyStages {
             self.sides.clone().map(|sides| ("sides", sides)),
         ]
     }
+}
+
+/// The weight of a write beside a read of 1: the ratio of their latencies to the nearest whole number, never under 1.
+#[must_use]
+pub(crate) fn write_weight(read: u8, write: u8) -> u8 {
+    let (read, write) = (u16::from(read.max(1)), u16::from(write));
+    u8::try_from((write + read / 2) / read).map_or(u8::MAX, |weight| weight.max(1))
 }
 
 fn within<T: TryFrom<u64>>(
@@ -255,7 +299,7 @@ fn milliseconds(key: &str, text: &str) -> Result<u64, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Estimate, Observe, Place, PolicyChoice, PolicyName, Registry};
+    use super::super::{Observe, Place, PolicyChoice, PolicyName, Registry};
     use super::*;
 
     fn resolved(json: &str) -> Result<HotLists, String> {
@@ -338,6 +382,52 @@ mod tests {
             error.contains("policy.place: top-lists needs estimate"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_threshold_that_no_count_exceeds_is_refused() {
+        let checked = |lists: HotLists, weights| {
+            let policy = Policy {
+                lists,
+                ..Registry::Simulator.stages(PolicyName::Hmvisor)
+            };
+            policy.check_threshold(weights, "policy")
+        };
+        let short = |threshold| HotLists {
+            sub_epochs: 10,
+            threshold,
+            ..HotLists::default()
+        };
+        assert_eq!(checked(HotLists::default(), (1, 1)), Ok(()));
+        assert_eq!(checked(short(HotnessThreshold::Auto), (1, 1)), Ok(()));
+        assert_eq!(checked(short(HotnessThreshold::Above(29)), (1, 3)), Ok(()));
+        let error = checked(short(HotnessThreshold::Above(30)), (1, 3)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "policy.hotness_threshold = 30 is out of range: allowed is up to 29, because no count exceeds 30: 10 \
+             sub-epochs, in each of which a page counts 3 at most"
+        );
+        // Counters saturate at 255.
+        let long = HotLists {
+            sub_epochs: 250,
+            threshold: HotnessThreshold::Above(254),
+            ..HotLists::default()
+        };
+        assert_eq!(checked(long, (1, 3)), Ok(()));
+        assert!(checked(long, (1, 1)).is_err());
+        let vtmm = Policy {
+            lists: short(HotnessThreshold::Above(200)),
+            ..PolicyName::Vtmm.stages()
+        };
+        assert_eq!(vtmm.check_threshold((1, 1), "policy"), Ok(()));
+    }
+
+    #[test]
+    fn a_write_weighs_its_latency_over_that_of_a_read() {
+        assert_eq!(write_weight(1, 3), 3);
+        assert_eq!(write_weight(2, 3), 2);
+        assert_eq!(write_weight(1, 1), 1);
+        assert_eq!(write_weight(4, 1), 1);
     }
 
     #[test]

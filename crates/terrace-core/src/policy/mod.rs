@@ -5,6 +5,7 @@
 
 mod lists;
 
+pub(crate) use lists::write_weight;
 pub use lists::{HotLists, HotnessThreshold, Sides};
 
 use std::fmt;
@@ -148,6 +149,9 @@ names! {
         /// Copied while mapped; what was written meanwhile by PML is copied again, and the mapping is
         /// filled at once (vTMM §3.4). Simulator only.
         PmlCopy = "pml-copy",
+        /// The guest moves what lies in the frames that the host names, between its own nodes (HMvisor §3.2.2).
+        /// Simulator only.
+        Guest = "guest",
     }
 }
 
@@ -324,7 +328,7 @@ impl Registry {
     pub fn moves(self) -> &'static [Move] {
         match self {
             Self::Live => &[Move::Linux],
-            Self::Simulator => &[Move::Linux, Move::WriteProtect, Move::PmlCopy],
+            Self::Simulator => &[Move::Linux, Move::WriteProtect, Move::PmlCopy, Move::Guest],
         }
     }
 
@@ -429,17 +433,30 @@ impl PolicyChoice {
     /// The same with another sharing stage.
     #[must_use]
     pub fn with_share(&self, share: Share) -> Self {
-        let stages = match self {
+        Self::Composed(PolicyStages {
+            share: Some(share.name().into()),
+            ..self.stages()
+        })
+    }
+
+    /// The same with another way of moving.
+    #[must_use]
+    pub fn with_move(&self, moves: Move) -> Self {
+        Self::Composed(PolicyStages {
+            moves: Some(moves.name().into()),
+            ..self.stages()
+        })
+    }
+
+    /// The base with the stages that replace its own.
+    fn stages(&self) -> PolicyStages {
+        match self {
             Self::Named(base) => PolicyStages {
                 base: base.clone(),
                 ..PolicyStages::default()
             },
             Self::Composed(stages) => stages.clone(),
-        };
-        Self::Composed(PolicyStages {
-            share: Some(share.name().into()),
-            ..stages
-        })
+        }
     }
 
     /// The named policy that it is made of, as written.

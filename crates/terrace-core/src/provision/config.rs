@@ -12,6 +12,8 @@ pub struct ProvisionConfig {
     pub under_way_ms: u64,
     /// Time between two queries otherwise, ms.
     pub idle_ms: u64,
+    /// The same of a VM whose memory is balanced, ms.
+    pub balanced_ms: u64,
     /// Greatest age of the host's verdict on a tier's memory, ms.
     pub verify_ms: u64,
     /// Time that a query or an order may take before that is reported, ms.
@@ -28,6 +30,7 @@ impl Default for ProvisionConfig {
         Self {
             under_way_ms: 1_000,
             idle_ms: 5_000,
+            balanced_ms: 2_000,
             verify_ms: 10_000,
             patience_ms: 3_000,
             driver_ms: 30_000,
@@ -47,6 +50,12 @@ impl ProvisionConfig {
     #[must_use]
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
+    }
+
+    /// Time between two queries of a VM whose memory is balanced.
+    #[must_use]
+    pub fn balanced(&self) -> Duration {
+        Duration::from_millis(self.balanced_ms)
     }
 
     /// Greatest age of the host's verdict on a tier's memory.

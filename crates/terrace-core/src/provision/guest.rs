@@ -100,6 +100,13 @@ impl Guest {
         self.tiers.get(i).is_some_and(|tier| tier.stuck_reports > 0)
     }
 
+    /// Whether several verifications in a row found memory that the guest claims to have given back.
+    pub fn is_dishonest(&self, i: usize) -> bool {
+        self.tiers
+            .get(i)
+            .is_some_and(|tier| tier.low_reports >= REPORTS)
+    }
+
     /// Whether the driver brought tier `i` to its target, so that no more than that is counted.
     pub fn is_inflated(&self, i: usize) -> bool {
         self.tiers.get(i).is_some_and(|tier| tier.is_inflated)

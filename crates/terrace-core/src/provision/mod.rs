@@ -6,8 +6,8 @@
 //! good.
 //!
 //! **Invariant:** nothing else resizes a VM. Each order has an origin: the operator, or the engine itself, which takes
-//! a target back that a device or another process would suffer from. An arbiter that shares memory between VMs gives
-//! its orders by the same event.
+//! a target back that a device or another process would suffer from, and the arbiter that shares memory between VMs
+//! ([`crate::arbiter`]), whose orders are admitted as the operator's are.
 
 pub mod admission;
 mod config;
@@ -20,6 +20,7 @@ mod queries;
 mod report;
 mod requests;
 mod rules;
+mod sharing;
 mod text;
 mod verdicts;
 mod view;
@@ -28,11 +29,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::provision::{
     NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError, ProviderQuery,
-    ProviderReport, ProviderSpec, ProviderStatus, ProvisioningStatus, SizeOrder, SizesWanted,
+    ProviderReport, ProviderSpec, ProviderStatus, ProvisioningStatus, SizeOrder, SizesAnswer,
+    SizesWanted,
 };
 use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 
 pub use config::ProvisionConfig;
+pub(crate) use sharing::{ARBITERS, ON_ITS_WAY, STUCK};
+pub use sharing::{Sizes, TierSize};
+pub(crate) use text::size as size_text;
 pub use text::tier_name;
 
 use crate::reasons::{Reason, Reasons};
@@ -40,7 +45,7 @@ use crate::tier::TierConfig;
 use order::text as order_text;
 use provider::Provider;
 use queries::QueryReason;
-use requests::Request;
+use requests::{Basis, Request};
 
 /// Sentences that are stored of each provider.
 const REASONS: usize = 256;
@@ -54,6 +59,8 @@ pub struct Provision {
     requests: BTreeMap<ResizeId, Request>,
     last_order: u64,
     actions: VecDeque<Action>,
+    /// Answers to the arbiter.
+    answers: Vec<SizesAnswer>,
 }
 
 impl Provision {
@@ -91,6 +98,13 @@ impl Provision {
     pub(crate) fn changed(&mut self, now: Tick, id: ProviderId) {
         if let Some(provider) = self.providers.get_mut(&id) {
             provider.queries.want(now);
+        }
+    }
+
+    /// Takes in that a VM's memory is balanced: it is queried more often.
+    pub(crate) fn balanced(&mut self, id: ProviderId) {
+        if let Some(provider) = self.providers.get_mut(&id) {
+            provider.queries.is_balanced = true;
         }
     }
 
@@ -206,8 +220,8 @@ impl Provision {
     }
 
     /// Takes in that a request wants other sizes for a VM. The provider is queried first, so that the sizes are
-    /// checked against its present state.
-    pub(crate) fn wanted(&mut self, now: Tick, wanted: SizesWanted) {
+    /// checked against its present state. `why`: the reason, if the engine itself wants them.
+    pub(crate) fn wanted(&mut self, now: Tick, wanted: SizesWanted, why: Option<String>) {
         // Each request has exactly one answer, this one too.
         let Some(provider) = self.providers.get_mut(&wanted.provider) else {
             self.answer(wanted.id, Err(requests::gone()));
@@ -219,7 +233,8 @@ impl Provision {
         }
         let query = provider.queries.want(now);
         let until = now.after(self.config.patience());
-        let request = Request::new(&wanted, query, until);
+        let after = Basis::of(provider);
+        let request = Request::new(&wanted, why, after, (query, until));
         self.requests.insert(wanted.id, request);
     }
 

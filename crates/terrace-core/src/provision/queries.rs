@@ -31,6 +31,8 @@ pub(super) struct Queries {
     reason: QueryReason,
     /// Whether targets were met at the last query; an order makes them count as not met.
     pub was_met: bool,
+    /// Whether the VM's memory is balanced, so that it is queried more often.
+    pub is_balanced: bool,
     /// Number of times that nothing was found because the monitor did not answer.
     unfound: u32,
 }
@@ -45,6 +47,7 @@ impl Queries {
             next: now,
             reason: QueryReason::Due,
             was_met: true,
+            is_balanced: false,
             unfound: 0,
         }
     }
@@ -96,6 +99,8 @@ impl Queries {
         } else if self.unfound > 0 {
             // 5 s to 80 s: another program may hold the monitor for as long as it lives.
             config.idle().saturating_mul(1 << self.unfound.min(5)) / 2
+        } else if self.was_met && self.is_balanced {
+            config.balanced().min(config.idle())
         } else if self.was_met {
             config.idle()
         } else {

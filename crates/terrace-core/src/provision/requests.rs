@@ -9,14 +9,32 @@ use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 
 use super::Provision;
 use super::order::text as order_text;
+use super::provider::Provider;
 use super::rules::{Admission, ResizeRefusal, known};
+use super::sharing::ARBITERS;
 
 /// A request that is not answered yet.
 pub(super) struct Request {
     provider: ProviderId,
     origin: Origin,
     asked: Vec<Option<u64>>,
+    /// The provider's last order and its sizes when the request came.
+    after: Basis,
+    /// The reason, if the engine itself wants the sizes.
+    why: Option<String>,
     stage: Stage,
+}
+
+/// A provider's last order, and its tiers' sizes.
+#[derive(PartialEq, Eq)]
+pub(super) struct Basis(Option<OrderId>, Vec<u64>);
+
+impl Basis {
+    pub fn of(provider: &Provider) -> Self {
+        let tiers = provider.status().into_iter().flat_map(|s| &s.tiers);
+        let last = provider.orders.last().map(|order| order.number);
+        Self(last, tiers.map(|tier| tier.size_bytes).collect())
+    }
 }
 
 /// The event that a request waits for.
@@ -37,13 +55,26 @@ enum Stage {
 }
 
 impl Request {
-    pub fn new(wanted: &SizesWanted, number: u64, until: Tick) -> Self {
+    /// A request that waits for the query of that number.
+    pub fn new(
+        wanted: &SizesWanted,
+        why: Option<String>,
+        after: Basis,
+        (number, until): (u64, Tick),
+    ) -> Self {
         Self {
+            after,
             provider: wanted.provider,
             origin: wanted.origin,
             asked: wanted.size_bytes.clone(),
+            why,
             stage: Stage::Query { number, until },
         }
+    }
+
+    /// Whether what was decided holds no more: the arbiter decided by sizes that have changed since.
+    fn is_outdated(&self, provider: &Provider) -> bool {
+        self.origin == Origin::Arbiter && self.after != Basis::of(provider)
     }
 
     /// Whether the request waits for a query of that provider.
@@ -83,7 +114,10 @@ impl Provision {
     pub(super) fn answer(&mut self, id: ResizeId, result: Result<Ordered, NotOrdered>) {
         self.requests.remove(&id);
         let answer = SizesAnswer { id, result };
-        self.actions.push_back(Action::Answer(answer));
+        match id.0 & ARBITERS != 0 {
+            true => self.answers.push(answer),
+            false => self.actions.push_back(Action::Answer(answer)),
+        }
     }
 
     /// Refuses all requests to a provider.
@@ -122,8 +156,12 @@ impl Provision {
     ) -> Result<(), NotOrdered> {
         let request = self.requests.get(&id).ok_or_else(gone)?;
         let (of, origin) = (request.provider, request.origin);
-        let asked = request.asked.clone();
+        let (asked, why) = (request.asked.clone(), request.why.clone());
         let provider = self.providers.get(&of).ok_or_else(gone)?;
+        if request.is_outdated(provider) {
+            let why = "its sizes have changed since that was decided";
+            return Err(NotOrdered::NotNow(why.into()));
+        }
         let size_bytes = known(provider, &asked).map_err(|refusal| {
             let what = format!("an order of {}", origin.text());
             (what, refusal)
@@ -134,6 +172,7 @@ impl Provision {
         };
         let status = provider.status().ok_or_else(gone)?;
         let text = order_text(provider.kind(), status, &size_bytes, &asked);
+        let text = why.map_or(text.clone(), |why| format!("{why}: {text}"));
         let by = provider.text().to_owned();
         let host = Admission {
             providers: &self.providers,

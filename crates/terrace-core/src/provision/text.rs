@@ -3,7 +3,7 @@
 use terrace_proto::provision::ProviderKind;
 
 /// `512 MiB`, `1.5 GiB`, by whole numbers alone, so that a log has the same text everywhere.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = bytes.checked_ilog2().unwrap_or(0) / 10;
     let unit = 1_u128 << (10 * power);

@@ -77,12 +77,17 @@ fn report(session: &mut Session, tenth: u64, seen: VmStatistics) -> Vec<Action> 
 }
 
 fn faults(session: &mut Session, blocks: &[u32]) -> Vec<Action> {
+    faults_of(session, A, 5, blocks)
+}
+
+/// Faults of a VM after so many million accesses, a tenth of a second each.
+fn faults_of(session: &mut Session, vm: VmId, tenth: u64, blocks: &[u32]) -> Vec<Action> {
     let report = FaultReport {
-        vm: A,
-        accesses: 5_000_000,
+        vm,
+        accesses: tenth * 1_000_000,
         blocks: blocks.to_vec(),
     };
-    session.hear(Tick(TENTH), Event::Faulted(report))
+    session.hear(Tick(tenth * TENTH), Event::Faulted(report))
 }
 
 fn protect(vm: VmId, blocks: impl IntoIterator<Item = u32>) -> Action {
@@ -186,6 +191,67 @@ fn all_are_tracked_from_a_short_vms_phase_until_all_are_stable() {
 }
 
 #[test]
+fn all_are_let_go_when_the_vm_that_changed_goes_idle() {
+    let mut session = session(DemandConfig::default(), &[A, B]);
+    let (mut walks, mut changes) = (0, Vec::new());
+    for tenth in 1..300 {
+        // A begins another phase, and sleeps a second later; B has 4 % free from then on.
+        walks += match tenth {
+            0..100 => 20_000,
+            100..110 => 60_000,
+            _ => 10,
+        };
+        let a = VmStatistics {
+            walks,
+            ..calm(A, tenth)
+        };
+        let free_bytes = if tenth < 105 { 1 << 29 } else { (1 << 30) / 25 };
+        let b = VmStatistics {
+            free_bytes,
+            ..calm(B, tenth)
+        };
+        for one in [a, b] {
+            let vm = one.vm;
+            let actions = report(&mut session, tenth, one);
+            changes.extend(actions.iter().map(|action| {
+                assert_eq!(action.vm(), Some(vm), "each follows at its own report");
+                (tenth, vm, matches!(action, Action::Protect(_)))
+            }));
+        }
+    }
+    // 4 s after A's last walks.
+    let expected = [
+        (105, B, true),
+        (106, A, true),
+        (149, A, false),
+        (149, B, false),
+    ];
+    assert_eq!(changes, expected);
+}
+
+/// One that followed at the other's report would begin with accesses of a tenth of a second before.
+#[test]
+fn two_equal_vms_with_rests_have_equal_curves() {
+    let mut session = session(always(3), &[A, B]);
+    for tenth in 0..400 {
+        for vm in [A, B] {
+            let costly = VmStatistics {
+                tracking_ns: tenth * TENTH / 5,
+                ..calm(vm, tenth)
+            };
+            faults_of(&mut session, vm, tenth, &[1, 2, 3, 4, 5]);
+            report(&mut session, tenth, costly);
+        }
+    }
+    let demands = [A, B].map(|vm| session.engine().demand(vm).expect("tracked"));
+    assert_eq!(demands.each_ref().map(|demand| demand.rests), [10, 10]);
+    let curves = demands.map(|demand| demand.curve.expect("a curve"));
+    // Ten seconds in all, of a million accesses each tenth.
+    assert_eq!(curves[0].accesses, 100_000_000);
+    assert_eq!(curves[0], curves[1]);
+}
+
+#[test]
 fn tracking_that_takes_too_much_time_rests_and_says_so() {
     let mut session = session(always(3), &[A]);
     let costly = |tenth| VmStatistics {
@@ -228,4 +294,24 @@ fn a_guest_that_swaps_wants_its_size_and_its_swap() {
         .expect("a second passed");
     assert!(estimate.is_swapping);
     assert_eq!(estimate.demand_bytes, (1 << 30) + (41 << 20));
+}
+
+#[test]
+fn a_guest_that_swapped_and_is_not_tracked_has_no_demand() {
+    let mut session = session(DemandConfig::default(), &[A]);
+    let mut demands = Vec::new();
+    for tenth in 1..=200 {
+        // Too few walks to be tracked; its swap grows for eight seconds.
+        let seen = VmStatistics {
+            walks: tenth,
+            used_swap_bytes: tenth.min(80) << 20,
+            ..calm(A, tenth)
+        };
+        assert_eq!(report(&mut session, tenth, seen), []);
+        if tenth % 10 == 0 {
+            let estimate = session.engine().demand_estimate(A);
+            demands.push(estimate.map(|estimate| estimate.is_swapping));
+        }
+    }
+    assert_eq!((demands[7], demands[19]), (Some(true), None), "{demands:?}");
 }

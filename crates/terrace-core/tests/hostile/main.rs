@@ -6,11 +6,13 @@
 mod mover;
 mod rules;
 mod steps;
+mod tracked;
 mod world;
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use terrace_core::demand::Track;
 use terrace_core::pages::Pages;
 use terrace_core::place::{Flow, PlaceStage, Proposal, Room};
 use terrace_proto::TierId;
@@ -101,6 +103,76 @@ proptest! {
             world.step(op);
         }
     }
+
+    #[test]
+    fn hot_lists_hold_the_invariants_after_every_event(
+        seed in 0_u64..1_000_000,
+        tiers in 2_usize..=3,
+        ops in prop::collection::vec(0_u8..120, 50..400),
+    ) {
+        let mut world = World::with_lists(seed, tiers);
+        world.memory();
+        world.arrive();
+        for op in ops {
+            world.step(op);
+        }
+    }
+}
+
+/// A world of VMs that are tracked, after so many steps of which every other one is a forged report.
+fn tracked(seed: u64, track: Track, steps: u64) -> World {
+    let mut world = World::with_tracking(seed, track);
+    world.memory();
+    world.arrive();
+    let mut dice = Dice(seed);
+    for step in 0..steps {
+        let forged = 43 + dice.below(6);
+        let op = if step % 2 == 0 {
+            forged
+        } else {
+            dice.below(120)
+        };
+        world.step(u8::try_from(op).unwrap());
+    }
+    world
+}
+
+#[test]
+fn tracking_holds_the_invariants_after_every_event() {
+    let (mut faults, mut rests, mut phases) = (0, 0, 0);
+    for seed in 0..if cfg!(debug_assertions) { 40 } else { 160 } {
+        let track = [Track::Auto, Track::Always][usize::from(seed % 3 == 0)];
+        let world = tracked(seed, track, 1000);
+        for vm in world.guests.keys() {
+            let demand = world.engine.demand(*vm).unwrap();
+            faults += demand.tracked_faults;
+            rests += demand.rests;
+            phases += demand.phases;
+        }
+    }
+    assert!(
+        faults > 500 && rests > 0 && phases > 0,
+        "{faults} {rests} {phases}"
+    );
+}
+
+#[test]
+fn hot_lists_move_pages_between_hostile_events() {
+    let (mut promoted, mut demoted) = (0, 0);
+    for seed in 0..12 {
+        let mut world = World::with_lists(seed, 2);
+        world.memory();
+        let mut dice = Dice(seed);
+        for _ in 0..1200 {
+            world.step(u8::try_from(dice.below(120)).unwrap());
+        }
+        for vm in world.guests.keys() {
+            let counters = world.engine.vm(*vm).unwrap().counters;
+            promoted += counters.promoted_pages;
+            demoted += counters.demoted_pages;
+        }
+    }
+    assert!(promoted > 0 && demoted > 0, "{promoted} {demoted}");
 }
 
 #[test]

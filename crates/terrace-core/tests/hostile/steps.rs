@@ -192,7 +192,7 @@ impl World {
     /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
-        let event = match self.dice.below(6) {
+        let event = match self.dice.below(8) {
             0 => Event::Moved(MoveReport {
                 id: PlanId(1_000_000 + id),
                 vm,
@@ -221,6 +221,8 @@ impl World {
                 fatal: false,
             }),
             4 => Event::Moved(self.report_by_another(vm)),
+            5 => self.some_faults(vm),
+            6 => self.some_statistics(vm),
             _ => Event::BackingChanged(BackingChange {
                 vm,
                 block: u64::MAX - id,
@@ -328,11 +330,16 @@ impl World {
         let span = guest.spec.span_pages() + bad;
         let mut known = PageBitmap::full(span);
         (0..span / 5).for_each(|_| known.put(self.dice.below(span), false));
+        // The same pages each time, so that hot lists have something to find.
+        let mut accessed = PageBitmap::new(span);
+        (0..span)
+            .step_by(3)
+            .for_each(|page| accessed.put(page, true));
         self.feed(Event::Scanned(Box::new(ScanAnswer {
             id: request.id,
             space: request.space,
             known,
-            accessed: PageBitmap::new(span),
+            accessed,
             written: None,
             huge_leaf: PageBitmap::new(1),
             stats: ScanStats::default(),

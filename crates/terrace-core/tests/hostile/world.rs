@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::place::PlaceStage;
-use terrace_core::policy::PolicyStages;
+use terrace_core::policy::{HotnessThreshold, PolicyStages};
 use terrace_core::{Engine, EngineConfig, PolicyChoice, PoolRelease};
 use terrace_proto::{
     Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
@@ -126,19 +126,53 @@ impl World {
         if seed % 7 < 2 {
             config.pool_release = PoolRelease::Always;
         }
-        let rules = Rules::new(&config, all_forced);
-        let unit = match seed % 4 {
-            0 => PageSize::Huge,
-            _ => PageSize::Base,
-        };
         let place = move |spec: &VmSpec| -> Box<dyn PlaceStage> {
             Box::new(Chaos {
                 dice: Dice(seed ^ u64::from(spec.vm.0) << 20),
                 all_forced,
             })
         };
+        Self::of(seed, config, all_forced, |config| {
+            Engine::with_place(config, Box::new(place)).unwrap()
+        })
+    }
+
+    /// A world whose pages are placed by hot lists, as `hmvisor` does.
+    pub fn with_lists(seed: u64, tiers: usize) -> Self {
+        let mut config = EngineConfig {
+            answer_timeout_ms: 500,
+            plan_max_pages: 64,
+            plans_in_flight: 3,
+            list_bytes_per_s: (64 << 10) << (seed % 8),
+            policy: PolicyChoice::Composed(PolicyStages {
+                base: "hmvisor".into(),
+                share: Some("pool".into()),
+                lists: Some(1),
+                sub_epoch: Some("20ms".into()),
+                sub_epochs: Some(3),
+                hotness_threshold: Some(HotnessThreshold::Above(1)),
+                ..PolicyStages::default()
+            }),
+            ..EngineConfig::default()
+        };
+        config.tiers.resize(tiers, config.tiers[1].clone());
+        Self::of(seed, config, false, |config| Engine::new(config).unwrap())
+    }
+
+    pub fn of(
+        seed: u64,
+        config: EngineConfig,
+        all_forced: bool,
+        engine: impl FnOnce(EngineConfig) -> Engine,
+    ) -> Self {
+        let tiers = config.tiers.len();
+        let rules = Rules::new(&config, all_forced);
+        let unit = match seed % 4 {
+            0 => PageSize::Huge,
+            _ => PageSize::Base,
+        };
         Self {
-            engine: Engine::with_place(config, Box::new(place)).unwrap(),
+            engine: engine(config),
             dice: Dice(seed << 30),
             now: 0,
             capacity: (0..tiers as u64)
@@ -192,6 +226,7 @@ impl World {
         }
         assert!(self.engine.poll_action().is_none());
         self.check_accounts();
+        self.check_demand();
     }
 
     pub fn check_action(&mut self, action: &Action) {
@@ -199,6 +234,9 @@ impl World {
         assert!(self.guests.contains_key(&vm), "an action for no VM");
         if let (Action::QueryPlacement(query), Some(guest)) = (action, self.guests.get_mut(&vm)) {
             guest.asked = query.id;
+        }
+        if let Action::Protect(protection) = action {
+            self.check_protection(protection);
         }
         if let Action::Move(plan) = action {
             assert!(!plan.moves.is_empty() && plan.moves.len() <= 64);

@@ -7,6 +7,7 @@
 
 mod backing;
 mod balloon;
+mod guest_stats;
 mod virtio_mem;
 mod watch;
 
@@ -15,6 +16,7 @@ mod tests;
 
 pub use backing::{Backing, backing};
 pub use balloon::Balloon;
+pub use guest_stats::StatsReader;
 pub use terrace_proto::bytes::Bytes;
 pub use virtio_mem::{DeviceOrder, Plan, Tier, TierPlan, tiers};
 pub use watch::{Seen, Stuck, Watch};

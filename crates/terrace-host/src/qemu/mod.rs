@@ -3,6 +3,7 @@
 //! Responsible for: who may be one ([`who`]), finding their monitors, talking to one (QMP), and what its answers mean.
 //! It leaves to others: where guest RAM is in host memory (`memory_map`), one VM as a whole (`vm`), what to do with it.
 
+mod balloon_stats;
 mod command_line;
 mod discovery;
 mod link;
@@ -15,6 +16,7 @@ mod stream;
 mod unasked;
 pub mod who;
 
+pub use balloon_stats::GuestStats;
 pub(crate) use command_line::{encryption, has_uuid};
 pub(crate) use discovery::hypervisors;
 pub use discovery::{Candidate, Discovery, DiscoveryConfig, Hypervisor, discover};

@@ -124,7 +124,7 @@ impl Monitor {
 /// error of the connection.
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Loose<C>(C);
+pub(super) struct Loose<C>(pub(super) C);
 
 impl<C: Command> Command for Loose<C> {
     type Ok = Any;

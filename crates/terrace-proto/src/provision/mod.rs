@@ -5,8 +5,8 @@
 mod status;
 
 pub use status::{
-    GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier, ProvisioningStatus,
-    Resident,
+    BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
+    ProvisioningStatus, Resident,
 };
 
 use std::marker::PhantomData;
@@ -357,6 +357,8 @@ pub enum Origin {
     Pinning,
     /// The engine, which takes no memory that another process may have pinned.
     Sharing,
+    /// The engine, which shares the host's memory between VMs.
+    Arbiter,
 }
 
 impl Origin {
@@ -367,6 +369,7 @@ impl Origin {
             Self::Operator => "operator",
             Self::Pinning => "pinning",
             Self::Sharing => "sharing",
+            Self::Arbiter => "arbiter",
         }
     }
 
@@ -377,6 +380,7 @@ impl Origin {
             Self::Operator => "the operator",
             Self::Pinning => "terraced, because a device is passed through",
             Self::Sharing => "terraced, because another process has its RAM",
+            Self::Arbiter => "the arbiter",
         }
     }
 }

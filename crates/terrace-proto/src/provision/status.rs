@@ -64,6 +64,38 @@ pub struct ProvisioningStatus {
     /// The VM's tiers, fastest first.
     #[serde(deserialize_with = "tiers_within_max")]
     pub tiers: Vec<ProvisionedTier>,
+    /// The VM's part in the sharing of memory between VMs; `null` if it has none.
+    pub balance: Option<BalanceStatus>,
+}
+
+/// The part of a VM in the sharing of memory between VMs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BalanceStatus {
+    /// `observe`: sizes are said and not ordered; or `on`.
+    pub mode: String,
+    /// The rule: `dp`, `fair` or `trade`.
+    pub share: String,
+    /// The least memory that the VM is left, bytes.
+    pub floor_bytes: u64,
+    /// The most that it is given, bytes; `null`: the size that it was started with.
+    pub ceiling_bytes: Option<u64>,
+    /// The VM's weight: its lost time counts so many thousandths.
+    pub weight: u32,
+    /// The reason why the VM keeps its size; `null` if it takes part.
+    pub left_alone: Option<String>,
+    /// The reason why its guest's statistics say nothing; `null` if they say something.
+    pub statistics_missing: Option<String>,
+    /// Seconds since the guest's last figures; `null` if there are none.
+    pub statistics_age_s: Option<f64>,
+    /// Memory that the guest calls free, bytes.
+    pub free_bytes: Option<u64>,
+    /// The guest's page cache, bytes.
+    pub cache_bytes: Option<u64>,
+    /// Swap in use, bytes; an estimate by what was swapped out and in since the VM was found, if the guest says no more.
+    pub used_swap_bytes: Option<u64>,
+    /// Whether the guest swaps.
+    pub is_swapping: bool,
 }
 
 /// The state of one tier of the VM.
@@ -133,7 +165,7 @@ pub struct OrderView {
     /// The order's number, which grows with each order to this daemon.
     pub number: u64,
     /// The giver of the order: `operator`, or `pinning` for the daemon itself if a device was passed through, or
-    /// `sharing` if another process came that has the VM's RAM.
+    /// `sharing` if another process came that has the VM's RAM, or `arbiter` if it shares memory between VMs.
     pub origin: String,
     /// Seconds since it was given.
     pub age_s: f64,

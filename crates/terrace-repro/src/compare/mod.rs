@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use terrace_sim::{
-    Fault, HostPolicy, Options, Output, RunError, RunResult, Scenario, Simulation, Stop, Sweep,
+    Fault, HostPolicy, Options, Output, RunError, RunResult, Scenario, Simulation, Sweep,
     number::float, quantity,
 };
 
@@ -71,6 +71,8 @@ impl FromStr for FastSweep {
 #[derive(Clone, Debug, Default)]
 struct Place {
     sweep: Option<Sweep>,
+    /// The rule by which the host shares memory.
+    share: Option<String>,
     /// The change of the machine's model.
     model: Option<String>,
 }
@@ -151,9 +153,45 @@ impl Plan {
         sweep: Option<&FastSweep>,
     ) -> Result<Self, RunError> {
         let mut plan = Self { jobs: Vec::new() };
+        plan.add_sizes(scenario, policies, sweep, None)?;
+        Ok(plan)
+    }
+
+    /// The scenario under each policy and each rule by which the host shares memory, for each size of the first tier.
+    ///
+    /// # Errors
+    /// If a policy or a rule is unknown, or one of them or a size does not suit the scenario.
+    pub fn over_shares(
+        scenario: &Scenario,
+        policies: &[String],
+        shares: &[String],
+        sweep: Option<&FastSweep>,
+    ) -> Result<Self, RunError> {
+        let mut plan = Self { jobs: Vec::new() };
+        for share in shares {
+            let scenario = scenario.with_share(share);
+            let scenario = scenario.map_err(|fault| RunError(fault.to_string()))?;
+            plan.add_sizes(&scenario, policies, sweep, Some(share))?;
+        }
+        Ok(plan)
+    }
+
+    /// Adds the runs of a scenario under each policy, for each size of the first tier. `share`: the rule by which it shares
+    /// memory, if rules are compared.
+    fn add_sizes(
+        &mut self,
+        scenario: &Scenario,
+        policies: &[String],
+        sweep: Option<&FastSweep>,
+        share: Option<&String>,
+    ) -> Result<(), RunError> {
+        let place = Place {
+            share: share.cloned(),
+            ..Place::default()
+        };
         let Some(sweep) = sweep else {
-            plan.add(scenario, variants(scenario, policies)?, Place::default());
-            return Ok(plan);
+            self.add(scenario, variants(scenario, policies)?, place);
+            return Ok(());
         };
         for bytes in sweep.values.iter().copied() {
             let wrong = |fault: Fault| {
@@ -161,17 +199,16 @@ impl Plan {
                 RunError(format!("sweep, fast={size}: {fault}"))
             };
             let scenario = scenario.with_fast(bytes).map_err(wrong)?;
-            let point = Sweep {
-                key: "fast".into(),
-                bytes,
-            };
             let place = Place {
-                sweep: Some(point),
-                model: None,
+                sweep: Some(Sweep {
+                    key: "fast".into(),
+                    bytes,
+                }),
+                ..place.clone()
             };
-            plan.add(&scenario, variants(&scenario, policies)?, place);
+            self.add(&scenario, variants(&scenario, policies)?, place);
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// The scenario under each policy, as written and on every other model of the machine ([`Scenario::models`]). A model on
@@ -184,8 +221,8 @@ impl Plan {
         for (name, scenario) in scenario.models() {
             if let Ok(variants) = variants(&scenario, policies) {
                 let place = Place {
-                    sweep: None,
                     model: Some(name),
+                    ..Place::default()
                 };
                 plan.add(&scenario, variants, place);
             }
@@ -280,6 +317,7 @@ impl Plan {
                 result.policy.clone_from(policy);
             }
             result.sweep.clone_from(&job.place.sweep);
+            result.share.clone_from(&job.place.share);
             result.model.clone_from(&job.place.model);
             if let Some(reference) = reference {
                 compare_vms(&job.scenario, result, &reference);
@@ -297,16 +335,22 @@ impl Plan {
     }
 }
 
-/// A scenario under each policy, and under `static-best` if `first-touch` is among them.
+/// A scenario under each policy, and under `static-best` if `first-touch` is among them and `static-best` suits the
+/// scenario: nobody asked for it.
 fn variants(
     scenario: &Scenario,
     policies: &[String],
 ) -> Result<Vec<(Option<String>, Scenario)>, RunError> {
     let [first_touch, best] = way::ENDS;
     let has = |name: &str| policies.iter().any(|policy| policy == name);
-    let bound = (has(first_touch) && !has(best)).then(|| best.to_owned());
-    let all = policies.iter().chain(&bound);
-    all.map(|policy| named(scenario, policy)).collect()
+    let mut all = policies
+        .iter()
+        .map(|policy| named(scenario, policy))
+        .collect::<Result<Vec<_>, _>>()?;
+    if has(first_touch) && !has(best) {
+        all.extend(named(scenario, best));
+    }
+    Ok(all)
 }
 
 /// A scenario under a policy, with the policy's name.
@@ -469,9 +513,10 @@ fn to_the_end(
 fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResult) {
     let vms = result.vms.iter_mut().zip(&reference.vms);
     for ((vm, reference), description) in vms.zip(&scenario.vms) {
-        let slowdown = match description.stop {
-            Stop::Duration(_) => reference.ops_per_s / vm.ops_per_s,
-            Stop::Ops(_) | Stop::Trace => vm.runtime_s / reference.runtime_s,
+        let slowdown = if description.is_timed() {
+            reference.ops_per_s / vm.ops_per_s
+        } else {
+            vm.runtime_s / reference.runtime_s
         };
         vm.slowdown_vs_all_fast = Some(slowdown).filter(|s| s.is_finite());
         let per_cost = vm

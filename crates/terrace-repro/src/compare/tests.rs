@@ -138,6 +138,52 @@ fn a_sweep_that_does_not_suit_the_scenario_is_refused() {
 }
 
 #[test]
+fn each_rule_of_sharing_is_run_at_each_size() {
+    let shares = names(&["island", "pool"]);
+    let sweep = "fast=1GiB..2GiB".parse().unwrap();
+    let plan = Plan::over_shares(&scenario(), &names(&["vtmm"]), &shares, Some(&sweep)).unwrap();
+    let wanted = plan.jobs.iter().filter(|job| job.wanted);
+    let places = wanted.map(|job| {
+        let sweep = job.place.sweep.as_ref().unwrap();
+        let of = &job.scenario;
+        assert_eq!(job.place.share.as_deref(), Some(of.host.share.name()));
+        (of.host.share.name(), sweep.bytes >> 30)
+    });
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [("island", 1), ("island", 2), ("pool", 1), ("pool", 2)]
+    );
+}
+
+#[test]
+fn each_rule_of_sharing_has_its_runs_which_say_so() {
+    let shares = names(&["island", "pool"]);
+    let plan = Plan::over_shares(&scenario(), &names(&["vtmm", "random"]), &shares, None).unwrap();
+    let finished = with_control(2, &AtomicBool::new(false), |control| {
+        plan.run_by(control, |job, _| Ok(Some(output(&job.scenario))))
+            .unwrap()
+    });
+    let of = |run: &Output| (run.result.share.clone().unwrap(), run.result.policy.clone());
+    let runs: Vec<_> = finished.runs.iter().map(of).collect();
+    let expected = [
+        ("island", "vtmm"),
+        ("island", "random"),
+        ("pool", "vtmm"),
+        ("pool", "random"),
+    ];
+    assert_eq!(runs, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    let rules = plan.jobs.iter().filter(|job| job.wanted);
+    let rules: Vec<_> = rules.map(|job| job.scenario.host.share.name()).collect();
+    assert_eq!(rules, ["island", "island", "pool", "pool"]);
+    let error = Plan::over_shares(&scenario(), &names(&["vtmm"]), &names(&["none"]), None);
+    let error = error.unwrap_err();
+    assert!(
+        error.to_string().contains("cannot be simulated: allowed"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_policy_goes_over_those_of_all_vms_and_is_told_as_given() {
     let plan = Plan::compare(&scenario(), &names(&["vtmm@host"]), None).unwrap();
     let finished = with_control(2, &AtomicBool::new(false), |control| {
@@ -169,6 +215,28 @@ fn slowdown_is_of_run_times_or_of_inverse_rates() {
         .map(|vm| vm.slowdown_vs_all_fast)
         .collect();
     assert_eq!(slowdowns, [Some(2.0), Some(1.5)]);
+}
+
+#[test]
+fn phases_that_end_by_the_clock_are_compared_by_rates() {
+    let hotset = r#"kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5"#;
+    let slowdown = |first: &str, second: &str| {
+        let load =
+            format!("kind = \"phases\", of = [{{ {hotset}, {first} }}, {{ {hotset}, {second} }}]");
+        let text = TWO.replace(
+            r#"kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write = 0.5, ops = 1000000"#,
+            &load,
+        );
+        let scenario = Scenario::parse(&text, "phases", Path::new("")).unwrap();
+        let plan = Plan::single(&scenario, None).unwrap();
+        let finished = with_control(1, &AtomicBool::new(false), |control| {
+            plan.run_by(control, |job, _| Ok(Some(output(&job.scenario))))
+                .unwrap()
+        });
+        finished.runs[0].result.vms[1].slowdown_vs_all_fast
+    };
+    assert_eq!(slowdown("ops = 1000000", "ops = 1000000"), Some(1.5));
+    assert_eq!(slowdown("ops = 1000000", "duration = \"6s\""), Some(2.0));
 }
 
 #[test]
@@ -239,6 +307,19 @@ fn static_best_runs_beside_first_touch_once() {
             .wanted(),
         1
     );
+}
+
+#[test]
+fn a_bound_that_does_not_suit_a_scenario_is_left_out() {
+    let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nsizes = [\"8GiB\", \"32GiB\"]\nscale = 64\n[[vm]]\nname = \"a\"\n\
+                fast = \"2GiB\"\nslow = \"2GiB\"\nswap = \"8GiB\"\npolicy = \"first-touch\"\nprovision = \"balloon\"\n\
+                workload = { kind = \"hotset\", size = \"1GiB\", hot = 0.5, duration = \"1s\" }\n";
+    let scenario = Scenario::parse(text, "test", std::path::Path::new("/s")).unwrap();
+    let shares = names(&["island", "dp"]);
+    let plan = Plan::over_shares(&scenario, &names(&["first-touch"]), &shares, None).unwrap();
+    assert_eq!(plan.wanted(), 2);
+    let error = Plan::compare(&scenario, &names(&["static-best"]), None).unwrap_err();
+    assert!(error.to_string().contains("static-best"), "{error}");
 }
 
 #[test]

@@ -41,6 +41,27 @@ impl<'a> Cast<'a> {
         }
     }
 
+    /// The cast with the runs of one rule of sharing (`None`: rules are not compared); colours stay.
+    pub fn sharing(&self, share: Option<&str>) -> Self {
+        let here = |run: &&&Output| run.result.share.as_deref() == share;
+        Self {
+            runs: self.runs.iter().filter(here).copied().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The rules of sharing in order of appearance; a single `None` if rules are not compared.
+    pub fn shares(&self) -> Vec<Option<&'a str>> {
+        let mut shares = Vec::new();
+        for run in &self.runs {
+            let share = run.result.share.as_deref();
+            if !shares.contains(&share) {
+                shares.push(share);
+            }
+        }
+        shares
+    }
+
     /// The values of the sweep in order of appearance; a single `None` if there is no sweep.
     pub fn sweep(&self) -> Vec<Option<u64>> {
         let mut values = Vec::new();
@@ -83,10 +104,17 @@ pub fn swept(run: &Output) -> Option<u64> {
     run.result.sweep.as_ref().map(|sweep| sweep.bytes)
 }
 
-/// `fast 8 GiB`, for people.
-pub fn sweep_label(run: &Output) -> String {
+/// `fast 8 GiB` or `share dp`, for people: where a run is among others.
+pub fn place_label(run: &Output) -> String {
+    let share = run.result.share.as_ref();
     let sweep = run.result.sweep.as_ref();
-    sweep.map_or_else(String::new, |s| format!("{} {}", s.key, bytes(s.bytes)))
+    let swept = sweep.map(|s| format!("{} {}", s.key, bytes(s.bytes)));
+    let labels = share.map(|share| format!("share {share}"));
+    labels
+        .into_iter()
+        .chain(swept)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A VM's part of a run.

@@ -19,13 +19,33 @@ pub fn draw(cast: &Cast) -> String {
         .iter()
         .map(|vm| curves(cast, vm) + &seconds(cast, vm));
     let charts: String = charts.collect();
-    if charts.is_empty() {
-        return charts;
+    if cast.vms.iter().all(|vm| demands(cast, vm).is_empty()) {
+        return String::new();
     }
     format!(
         "<p>Misses that each size of memory would have, by tracked accesses; left of the thin line the curve is a guess. \
-         Then the demand of each second, with a thin line where a phase begins.</p>\n<div class=\"cards\">\n{charts}</div>\n"
+         It ends at the VM's size: what more memory than that would save is not seen. \
+         Then the demand of each second, with a thin line where a phase begins.</p>\n{}<div class=\"cards\">\n{charts}</div>\n",
+        cautions(cast)
     )
+}
+
+/// A paragraph for each reason to believe less of a VM's demand.
+fn cautions(cast: &Cast) -> String {
+    let of_vm = |vm: &&str| {
+        let all = demands(cast, vm);
+        let of = |(policy, _, demand): &(&str, String, &Demand)| {
+            let line = |caution: &str| {
+                format!(
+                    "<p>{}</p>\n",
+                    escaped(&format!("{policy}, {vm}: {caution}."))
+                )
+            };
+            demand.cautions().into_iter().map(line).collect::<String>()
+        };
+        all.iter().map(of).collect::<String>()
+    };
+    cast.vms.iter().map(of_vm).collect()
 }
 
 /// The demands of a VM with their policies and colours.

@@ -10,6 +10,7 @@ mod demand;
 mod format;
 mod heat;
 mod over_time;
+mod sizes;
 mod stretch;
 mod sweep;
 mod table;
@@ -65,29 +66,26 @@ fn facts(runs: &[Output]) -> String {
 fn parts(cast: &Cast) -> String {
     let legend = legend(cast);
     let mut out = String::new();
-    let lines = sweep::draw(cast);
-    if !lines.is_empty() {
-        out += &section("Slowdown by fast memory", &(legend.clone() + &lines));
-    }
-    for value in cast.sweep() {
-        let here = cast.swept(value);
-        let mut body = section("Run time and slowdown", &bars::draw(&here));
-        let demand = demand::draw(&here);
-        if !demand.is_empty() {
-            body += &section("Memory demand", &demand);
+    for share in cast.shares() {
+        let cast = cast.sharing(share);
+        let share = share.map(|share| format!("share {}", escaped(share)));
+        let lines = sweep::draw(&cast);
+        if !lines.is_empty() {
+            let of = share.as_ref().map_or(String::new(), |of| format!(", {of}"));
+            let title = format!("Slowdown by fast memory{of}");
+            out += &section(&title, &(legend.clone() + &lines));
         }
-        if here.end() > 0.0 {
-            let lines = legend.clone() + &over_time::hits_and_moves(&here);
-            body += &section("Fast hits and moves over time", &lines);
-            body += &section("Tier occupancy over time", &over_time::tiers(&here));
+        for value in cast.sweep() {
+            let body = of_one_place(&cast.swept(value), &legend);
+            let names: Vec<String> = share.iter().cloned().chain(value.map(bytes)).collect();
+            out += &match names.is_empty() {
+                false => {
+                    let name = names.join(", ");
+                    format!("<details><summary>Runs with {name}</summary>\n{body}</details>\n")
+                }
+                true => body,
+            };
         }
-        out += &match value {
-            Some(value) => format!(
-                "<details><summary>Runs with {}</summary>\n{body}</details>\n",
-                bytes(value)
-            ),
-            None => body,
-        };
     }
     if cast.end() > 0.0 {
         out += &section("Heat: address and time", &heat::draw(cast));
@@ -95,6 +93,25 @@ fn parts(cast: &Cast) -> String {
         out += "<p>No timeline was recorded: there is nothing to show over time.</p>\n";
     }
     out
+}
+
+/// The pictures of the runs of one place: of one value of a sweep, or of one rule of sharing.
+fn of_one_place(here: &Cast, legend: &str) -> String {
+    let mut body = section("Run time and slowdown", &bars::draw(here));
+    let sizes = sizes::draw(here);
+    if !sizes.is_empty() {
+        body += &section("Sizes over time", &(legend.to_owned() + &sizes));
+    }
+    let demand = demand::draw(here);
+    if !demand.is_empty() {
+        body += &section("Memory demand", &demand);
+    }
+    if here.end() > 0.0 {
+        let lines = legend.to_owned() + &over_time::hits_and_moves(here);
+        body += &section("Fast hits and moves over time", &lines);
+        body += &section("Tier occupancy over time", &over_time::tiers(here));
+    }
+    body
 }
 
 fn section(title: &str, body: &str) -> String {

@@ -2,7 +2,7 @@
 
 use terrace_sim::{Output, RunResult, VmResult, number::float, policy::is_unmanaged};
 
-use super::cast::{Cast, sweep_label};
+use super::cast::{Cast, place_label};
 use super::format::{NONE, bytes, escaped, fixed, percent, short};
 use crate::choice::{choices, money};
 use crate::compare::way;
@@ -96,11 +96,16 @@ const COLUMNS: [(&str, &str, Cell); 17] = [
 ];
 
 pub fn draw(cast: &Cast) -> String {
-    let swept = cast.runs.iter().any(|run| run.result.sweep.is_some());
+    let shared = cast.runs.iter().any(|run| run.result.share.is_some());
+    let sizes = cast.runs.iter().any(|run| run.result.sweep.is_some());
+    let swept = shared || sizes;
     let mut head = String::from("<th>VM</th><th>policy</th>");
-    if swept {
-        head += "<th>sweep</th>";
-    }
+    head += match (shared, sizes) {
+        (true, true) => "<th>share, sweep</th>",
+        (true, false) => "<th>share</th>",
+        (false, true) => "<th>sweep</th>",
+        (false, false) => "",
+    };
     let ways = cast.runs.iter().any(|run| run.result.way.is_some());
     if ways {
         let meaning = "the part of the way from first-touch, 0, to static-best, 1, the best placement that stays";
@@ -152,7 +157,7 @@ fn row(run: &Output, vm: &VmResult, [swept, ways]: [bool; 2]) -> String {
         escaped(&(policy + &guest))
     );
     if swept {
-        cells += &format!("<td>{}</td>", escaped(&sweep_label(run)));
+        cells += &format!("<td>{}</td>", escaped(&place_label(run)));
     }
     if ways {
         let way = run.result.way.and_then(|way| way.0);

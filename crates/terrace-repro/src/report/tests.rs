@@ -1,6 +1,9 @@
 //! Whole pages, from runs made up here.
 
-use terrace_sim::{Overhead, RunResult, Sample, Sweep, Timeline, VmResult, VmTimeline};
+use terrace_sim::{
+    OrderAt, Overhead, Provisioned, RunResult, Sample, SizeAt, Sweep, Timeline, VmResult,
+    VmTimeline,
+};
 
 use super::*;
 
@@ -8,6 +11,7 @@ const GIB: u64 = 1 << 30;
 
 fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
     VmResult {
+        memory_wait_s: 0.0,
         name: name.into(),
         policy: policy.into(),
         guest_policy: None,
@@ -33,6 +37,8 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         demoted_pages: 987_000,
         vm_exits: 45_600,
         major_faults: 0,
+        swapped_in_bytes: 0,
+        swapped_out_bytes: 0,
         overhead_s: Overhead {
             track: 1.25,
             classify: 0.5,
@@ -89,6 +95,7 @@ fn run(policy: &str, slowdown: f64, vms: &[&str], samples: u32, cells: u32) -> O
             state_bytes_per_page: 6.5,
             sim_state_bytes_per_page: 20.0,
             sweep: None,
+            share: None,
             model: None,
             way: None,
             vms: names()
@@ -216,6 +223,21 @@ fn few_rounds_are_said_aloud_where_a_policy_has_rounds() {
 }
 
 #[test]
+fn each_rule_of_sharing_has_a_part_of_its_own() {
+    let mut runs = sweep();
+    runs.truncate(2);
+    for (run, share) in runs.iter_mut().zip(["island", "fair"]) {
+        run.result.sweep = None;
+        run.result.share = Some(share.into());
+    }
+    let page = html("shares", &runs);
+    for share in ["island", "fair"] {
+        assert!(page.contains(&format!("Runs with share {share}")), "{page}");
+        assert!(page.contains(&format!("<td>share {share}</td>")), "{page}");
+    }
+}
+
+#[test]
 fn a_sweep_is_a_line_per_policy_and_details_per_value() {
     let page = html("sweep", &sweep());
     check_markup(&page);
@@ -336,10 +358,80 @@ fn a_demand_is_drawn_with_its_curve_and_its_seconds() {
         },
         timeline: Timeline::default(),
     };
-    let page = html("demand", &[with(Some(demand))]);
+    let page = html("demand", &[with(Some(demand.clone()))]);
     assert!(page.contains("a&lt;b: misses by memory"), "{page}");
     assert!(page.contains("<title>hpmbs, restored</title>"), "{page}");
     assert!(page.contains("a&lt;b: demand over time"), "{page}");
     assert!(!page.contains("NaN") && !page.contains("inf\""), "{page}");
+    // Never tracked: no chart, but the reason.
+    let never = html("never", &[with(Some(Demand::default()))]);
+    assert!(never.contains("hpmbs, a&lt;b: never tracked"), "{never}");
+    assert!(!page.contains("never tracked") && !page.contains("all of the curve is a guess"));
+    let mut guessed = demand;
+    let curve = guessed.curve.as_mut().unwrap();
+    curve.guess_below_bytes = 5 * GIB;
+    let guessed = html("guessed", &[with(Some(guessed))]);
+    assert!(guessed.contains("all of the curve is a guess"), "{guessed}");
     assert!(!html("none", &[with(None)]).contains("Memory demand"));
+}
+
+/// A device that gave a VM 4 GiB at first, and later 5.
+fn resized() -> Provisioned {
+    let order = |at_s: f64, from: u64, to: u64, reason: &str| OrderAt {
+        at_s,
+        from_bytes: vec![from * GIB],
+        to_bytes: vec![Some(to * GIB)],
+        origin: "arbiter".into(),
+        reason: reason.into(),
+    };
+    let sizes = [(0.0, 16), (7.0, 4), (60.0, 5)];
+    Provisioned {
+        orders: vec![
+            order(0.0, 16, 4, "boot"),
+            order(59.0, 4, 5, "it swaps <a lot>"),
+        ],
+        sizes: sizes
+            .map(|(at_s, gib)| SizeAt {
+                at_s,
+                bytes: vec![gib * GIB],
+            })
+            .to_vec(),
+        ..Provisioned::default()
+    }
+}
+
+#[test]
+fn orders_are_marked_on_the_sizes_over_time_with_their_reasons() {
+    let mut runs = three_policies();
+    let page = html("four VMs", &runs);
+    assert!(!page.contains("Sizes over time"));
+    runs[0].result.vms[1].provision = Some(resized());
+    let page = html("four VMs", &runs);
+    check_markup(&page);
+    assert!(page.contains("<figcaption>kv: size over time</figcaption>"));
+    assert!(!page.contains("web: size over time"));
+    let order = "<title>vtmm, 59.0 s: 4 GiB → 5 GiB\nit swaps &lt;a lot&gt;</title></circle>";
+    assert!(page.contains(order));
+    assert!(!page.contains("boot"), "the first sizes are no change");
+}
+
+#[test]
+fn a_sweep_under_several_rules_has_its_lines_for_each_rule() {
+    let under = |share: &str| {
+        let mut runs = sweep();
+        runs.iter_mut()
+            .for_each(|run| run.result.share = Some(share.into()));
+        runs
+    };
+    let page = html("a sweep", &[under("island"), under("dp")].concat());
+    check_markup(&page);
+    for part in [
+        "Slowdown by fast memory, share island",
+        "Slowdown by fast memory, share dp",
+        "<summary>Runs with share dp, 16 GiB</summary>",
+        "<th>share, sweep</th>",
+        "<td>share island, fast 2 GiB</td>",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
 }

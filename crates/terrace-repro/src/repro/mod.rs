@@ -11,6 +11,7 @@
 
 pub mod carry_out;
 pub mod check;
+pub mod last_third;
 pub mod order;
 pub mod pace;
 pub mod predicted;
@@ -18,7 +19,9 @@ pub mod render;
 pub mod row;
 pub mod runs;
 
+mod balloons;
 mod hmvisor;
+mod hpmbs;
 mod hypertier;
 mod predictions;
 mod vtmm;
@@ -38,13 +41,15 @@ pub enum Paper {
     Hypertier,
     /// HMvisor.
     Hmvisor,
+    /// HPMBS.
+    Hpmbs,
     /// No paper: a question of our own.
     Ours,
 }
 
 impl Paper {
     /// The papers.
-    pub const ALL: [Self; 3] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor];
+    pub const ALL: [Self; 4] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor, Self::Hpmbs];
 
     /// The paper's name on the command line.
     #[must_use]
@@ -53,6 +58,7 @@ impl Paper {
             Self::Vtmm => "vtmm",
             Self::Hypertier => "hypertier",
             Self::Hmvisor => "hmvisor",
+            Self::Hpmbs => "hpmbs",
             Self::Ours => "ours",
         }
     }
@@ -64,6 +70,7 @@ impl Paper {
             Self::Vtmm => "vTMM",
             Self::Hypertier => "HyperTier",
             Self::Hmvisor => "HMvisor",
+            Self::Hpmbs => "HPMBS",
             Self::Ours => "Ours:",
         }
     }
@@ -177,6 +184,8 @@ pub fn experiments() -> Vec<&'static Experiment> {
     all.extend(predictions::EXPERIMENTS);
     all.extend(hypertier::EXPERIMENTS);
     all.extend(hmvisor::EXPERIMENTS);
+    all.extend(hpmbs::EXPERIMENTS);
+    all.extend(balloons::EXPERIMENTS);
     all
 }
 

@@ -10,6 +10,7 @@ use terrace_sim::{
 };
 
 use super::File;
+use super::last_third::{LastThird, PerAccess};
 use super::pace;
 use crate::compare::simulate;
 
@@ -49,6 +50,9 @@ pub struct Measured {
     pub late_hits: f64,
     /// Accesses a second of each VM in the last third of its operations; in all of them if it ends by the clock.
     pub late_ops_per_s: Vec<f64>,
+    /// Cost of an access of the first VM in the last third of its operations; in all of them if it ends by the
+    /// clock.
+    pub last_third: PerAccess,
     /// Compute time of the first VM's load, ns an access.
     pub compute_ns: f64,
 }
@@ -160,8 +164,10 @@ impl Run {
         let mut rounds: Vec<Round> = Vec::new();
         let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
         let mut late = Late::new(&scenario);
+        let mut third = LastThird::new(&scenario);
         let mut watch = |simulation: &mut Simulation| {
             late.update(simulation);
+            third.update(simulation);
             exits = simulation.exits_without_flushes(FIRST);
             now = simulation.memory_accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
@@ -181,6 +187,7 @@ impl Run {
         let output = simulate(&scenario, Options::default(), report, &mut watch)?;
         Ok(output.map(|output| Measured {
             late_ops_per_s: late.ops_per_s(&output.result),
+            last_third: third.per_access(output.result.vms[0].runtime_s, output.result.scale),
             result: output.result,
             rounds,
             exits,

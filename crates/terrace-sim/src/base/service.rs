@@ -45,7 +45,7 @@ fn at(points: &Points, used: f64) -> f64 {
 /// The service of a tier under load, as measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Service {
-    /// Its loaded latency.
+    /// Latency under load.
     pub curve: Curve,
     /// The most that reads and writes together reach at the same time, over the bandwidth of reads, as over a link of
     /// two directions; `None`: they are served one after another.

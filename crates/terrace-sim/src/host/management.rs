@@ -6,6 +6,7 @@ use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, TierId, VmId};
 
+use super::guest_moves::Named;
 use super::migration::Memory;
 use super::moves::{Moving, position};
 use super::scan;
@@ -38,6 +39,8 @@ pub struct Management {
     cpus: usize,
     queue: VecDeque<Work>,
     running: Vec<Running>,
+    /// Plans that guests carry out, on their own time.
+    named: VecDeque<Named>,
     scale: u64,
 }
 
@@ -49,6 +52,7 @@ impl Management {
             cpus,
             queue: VecDeque::new(),
             running: Vec::new(),
+            named: VecDeque::new(),
             scale,
         }
     }
@@ -69,6 +73,10 @@ impl Management {
             Action::Move(plan) => {
                 let vm = &vms[position(plan.vm)];
                 let way = vm.stages.map_or(Move::Linux, |stages| stages.moves);
+                if way == Move::Guest {
+                    self.named.push_back(Named::new(plan));
+                    return;
+                }
                 Work::Move(Moving::new(plan, vm, way, batch))
             }
         });
@@ -87,10 +95,10 @@ impl Management {
         vms: &mut [Vm],
         memory: &mut Memory,
     ) -> Vec<Event> {
+        let mut events = self.run_guests(quantum, vms, memory);
         if self.running.is_empty() && self.queue.is_empty() {
-            return Vec::new();
+            return events;
         }
-        let mut events = Vec::new();
         for running in std::mem::take(&mut self.running) {
             match running {
                 Running::Timed(done, results) if done <= end => events.extend(results),
@@ -110,6 +118,26 @@ impl Management {
                 break;
             };
             self.start(work, end, vms, memory);
+        }
+        events
+    }
+
+    /// Lets each guest work for a quantum on the first plan that was sent to it; returns the reports of those that are
+    /// done by then.
+    fn run_guests(&mut self, quantum: u64, vms: &mut [Vm], memory: &mut Memory) -> Vec<Event> {
+        let (mut events, mut busy) = (Vec::new(), Vec::new());
+        for mut named in std::mem::take(&mut self.named) {
+            let vm = &mut vms[position(named.vm())];
+            if busy.contains(&vm.id) {
+                self.named.push_back(named);
+                continue;
+            }
+            busy.push(vm.id);
+            if named.work(vm, memory, quantum) {
+                events.push(Event::Moved(named.report(vm, self.scale)));
+            } else {
+                self.named.push_back(named);
+            }
         }
         events
     }

@@ -38,7 +38,8 @@ pub enum MigrationMode {
 impl From<Move> for MigrationMode {
     fn from(stage: Move) -> Self {
         match stage {
-            Move::Linux => Self::Unmap,
+            // A guest's own moves are none of the host's.
+            Move::Linux | Move::Guest => Self::Unmap,
             Move::WriteProtect => Self::Protect,
             Move::PmlCopy => Self::Precopy,
         }

@@ -54,7 +54,7 @@ pub struct Initial {
     pub tables: Tables,
 }
 
-/// Backs all units of a VM. `fit` is the number of units that the VM has in each tier; the last tier takes the rest.
+/// Backs all units of a VM that its load uses. `fit` is the number of units that the VM has in each tier; the last tier takes the rest.
 pub fn back(guest: &Guest, second: &mut SecondStage, deal: Deal, tables: Tables, fit: &[u64]) {
     let mut dealer = Dealer::new(deal, fit);
     if tables != Tables::Along {
@@ -66,7 +66,10 @@ pub fn back(guest: &Guest, second: &mut SecondStage, deal: Deal, tables: Tables,
         if tables == Tables::Along && page.is_multiple_of(PAGES_PER_HUGE) {
             back_tables(guest, second, &mut dealer, low(page));
         }
-        second.put(unit, Some(dealer.next()));
+        // Free frames get their memory when they are used.
+        if guest.frame(low(page)).is_some() {
+            second.put(unit, Some(dealer.next()));
+        }
     }
     if tables == Tables::Along {
         // Pages that are on the swap device were touched too.

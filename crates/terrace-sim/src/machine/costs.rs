@@ -71,6 +71,12 @@ pub struct Costs {
     pub copy_lines: u64,
     /// A guest's page fault that is served from the swap device.
     pub major_fault: u64,
+    /// Writing one page to the swap device, by whoever reclaims it.
+    pub swap_write: u64,
+    /// Reading one more page that lies behind another on the swap device.
+    pub swap_next_read: u64,
+    /// Writing one more page behind another to the swap device.
+    pub swap_next_write: u64,
     /// Freeing or filling one page, by the guest's kernel.
     pub guest_page_work: u64,
     /// Allocating a page for a balloon in the guest, and telling the device.
@@ -116,6 +122,9 @@ impl Default for Costs {
             move_batch: 512,
             copy_lines: 12,
             major_fault: 100_000 * PS,
+            swap_write: 20_000 * PS,
+            swap_next_read: 1_463 * PS,
+            swap_next_write: 2_048 * PS,
             guest_page_work: 500 * PS,
             balloon_page: 1_680 * PS,
             balloon_host_page: 560 * PS,

@@ -11,6 +11,8 @@ pub struct Quota {
     limit: [u64; TIERS],
     /// Units held beside the VM's pages: shadow copies.
     shadows: [u64; TIERS],
+    /// Units that the guest's kernel has free, with host memory behind them; they count as held.
+    idle: [u64; TIERS],
 }
 
 impl Default for Quota {
@@ -19,6 +21,7 @@ impl Default for Quota {
             grant: [0; TIERS],
             limit: [u64::MAX; TIERS],
             shadows: [0; TIERS],
+            idle: [0; TIERS],
         }
     }
 }
@@ -40,6 +43,24 @@ impl Quota {
         self.limit[..units.len()].copy_from_slice(units);
     }
 
+    /// Units that the guest's kernel has free, with host memory behind them.
+    #[must_use]
+    pub fn idle(&self) -> &[u64; TIERS] {
+        &self.idle
+    }
+
+    /// Counts so many more units that the guest's kernel has free, with host memory behind them; negative: fewer.
+    pub fn idles(&mut self, tier: usize, units: i64) {
+        self.idle[tier] = self.idle[tier].saturating_add_signed(units);
+    }
+
+    /// Takes so many units of a tier from the grant, if the host has as many; returns whether it has.
+    pub fn take_of(&mut self, tier: usize, units: u64) -> bool {
+        let left = self.grant[tier].checked_sub(units);
+        self.grant[tier] = left.unwrap_or(self.grant[tier]);
+        left.is_some()
+    }
+
     /// Units held beside the VM's pages: shadow copies.
     #[must_use]
     pub fn shadows(&self) -> &[u64; TIERS] {
@@ -56,6 +77,12 @@ impl Quota {
     #[must_use]
     pub fn room(&self, tier: usize, held: u64) -> u64 {
         self.limit[tier].saturating_sub(held + self.shadows[tier])
+    }
+
+    /// Whether `held` units of the VM's pages are more than the limit of a tier.
+    #[must_use]
+    pub fn is_over(&self, tier: usize, held: u64) -> bool {
+        held + self.shadows[tier] > self.limit[tier]
     }
 
     /// Adjusts the grants after units changed tier: the old tier gains them, the new one loses them.

@@ -254,6 +254,24 @@ impl SecondStage {
         }
     }
 
+    /// Backs the leaf of so many 4 KiB pages that begins at a frame, whole or split.
+    pub fn put_leaf(&mut self, frame: u32, pages: u64, tier: Option<u8>) {
+        let first = self.unit_of(frame);
+        let units = if self.pages_of(first) < pages {
+            low(pages >> self.shift)
+        } else {
+            1
+        };
+        (first..first + units).for_each(|unit| self.put(unit, tier));
+    }
+
+    /// Sets state bits of all units of the leaf of so many 4 KiB pages that begins at a frame.
+    pub fn raise_leaf(&mut self, frame: u32, pages: u64, bits: u8) {
+        let first = self.unit_of(frame);
+        let units = low((pages >> self.shift).max(1));
+        (first..first + units).for_each(|unit| self.raise(unit, bits));
+    }
+
     /// Units per tier, those of tables only if they are counted.
     #[must_use]
     pub fn held(&self) -> &[u64; TIERS] {

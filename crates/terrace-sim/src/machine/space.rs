@@ -33,6 +33,12 @@ pub struct Counts {
     pub flush_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
+    /// Time that vCPUs waited for memory: major faults, and reclaim that they did themselves; ps.
+    pub memory_wait: u64,
+    /// 4 KiB pages read from the swap device.
+    pub swapped_in: u64,
+    /// 4 KiB pages written to the swap device.
+    pub swapped_out: u64,
     /// Walks of the page tables.
     pub walks: u64,
 }
@@ -184,6 +190,31 @@ impl Space {
     #[must_use]
     pub fn below_limit(&self, tier: usize) -> u64 {
         self.quota.room(tier, self.second.held()[tier])
+    }
+
+    /// Units of the second stage that a leaf of the guest counts as.
+    #[must_use]
+    pub fn units_per_leaf(&self) -> u64 {
+        (self.guest.pages_per_leaf() / self.second.pages_per_unit()).max(1)
+    }
+
+    /// Whether the VM holds more of a tier than its own limit.
+    #[must_use]
+    pub fn is_over_limit(&self, tier: usize) -> bool {
+        self.quota.is_over(tier, self.second.held()[tier])
+    }
+
+    /// Units that the guest's kernel has free of a tier, with host memory behind them or below the VM's own limit.
+    #[must_use]
+    pub fn free_units(&self, tier: usize) -> u64 {
+        self.quota.idle()[tier].saturating_add(self.below_limit(tier))
+    }
+
+    /// 4 KiB pages that the guest's kernel has free of a tier.
+    #[must_use]
+    pub fn free_pages(&self, tier: usize) -> u64 {
+        self.free_units(tier)
+            .saturating_mul(self.second.pages_per_unit())
     }
 
     /// Units that the VM holds per tier, shadow copies included.

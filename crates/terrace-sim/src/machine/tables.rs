@@ -40,7 +40,7 @@ pub enum Level {
 pub struct Released {
     /// The first frame of each leaf.
     pub frames: Vec<u32>,
-    /// Pages that were on the swap device.
+    /// Leaves that were on the swap device.
     pub swapped: u64,
 }
 
@@ -58,6 +58,12 @@ pub struct Guest {
     split: Option<PageBitmap>,
     /// Number of programs that ended, with all their memory.
     ended: u64,
+}
+
+/// The bits of a leaf that an access sets.
+#[inline]
+fn marks(dirty: bool) -> u64 {
+    if dirty { ACCESSED | DIRTY } else { ACCESSED }
 }
 
 impl Guest {
@@ -150,15 +156,25 @@ impl Guest {
                 self.tables[level].push(frame);
             }
         }
-        if self.page == PageSize::Base {
-            for page in 0..self.pages {
-                let entry = if page < data_frames {
-                    Gfn(u64::from(self.first_data) + page).gpa().0 | flags
-                } else {
-                    0
-                };
-                if let Some(slot) = self.slot(Level::Leaf, low(page)) {
-                    slot.store(entry, Ordering::Relaxed);
+        match self.page {
+            PageSize::Base => {
+                for page in 0..self.pages {
+                    let entry = if page < data_frames {
+                        Gfn(u64::from(self.first_data) + page).gpa().0 | flags
+                    } else {
+                        0
+                    };
+                    if let Some(slot) = self.slot(Level::Leaf, low(page)) {
+                        slot.store(entry, Ordering::Relaxed);
+                    }
+                }
+            }
+            // There are no frames behind the others: a guest that frees them would give them to a program.
+            PageSize::Huge => {
+                for block in data_frames.div_ceil(512)..blocks {
+                    if let Some(slot) = self.slot(Level::Pde, low(block * 512)) {
+                        slot.store(0, Ordering::Relaxed);
+                    }
                 }
             }
         }
@@ -301,10 +317,18 @@ impl Guest {
             .map_or(0, |slot| slot.load(Ordering::Relaxed))
     }
 
+    /// Whether an entry has A, and D for a write.
+    #[must_use]
+    #[inline]
+    pub fn is_marked(entry: u64, dirty: bool) -> bool {
+        let wanted = marks(dirty);
+        entry & wanted == wanted
+    }
+
     /// Sets A, and D for a write in a leaf, as the processor does; returns whether a bit was set that was clear.
     #[inline]
     pub fn mark(&self, level: Level, page: u32, dirty: bool) -> bool {
-        let wanted = if dirty { ACCESSED | DIRTY } else { ACCESSED };
+        let wanted = marks(dirty);
         let Some(slot) = self.slot(level, page) else {
             return false;
         };
@@ -337,10 +361,10 @@ impl Guest {
         Self::frame_of(self.entry(self.leaf_level(page), page), page)
     }
 
-    /// Takes a 4 KiB page out to the swap device; returns the frame that is free then.
+    /// Takes the leaf around a page out to the swap device; returns the leaf's frame, which is free then.
     pub fn swap_out(&mut self, page: u32) -> Option<u32> {
-        let frame = self.frame(page)?;
-        self.slot(Level::Leaf, page)?
+        let frame = self.frame(page)? - page % low(self.pages_per_leaf());
+        self.slot(self.leaf_level(page), page)?
             .store(SWAPPED, Ordering::Relaxed);
         Some(frame)
     }

@@ -40,6 +40,24 @@ impl Cached {
     }
 }
 
+/// Ways of the second level's sets, whose translations are compared, and moved, all at once: most are not found.
+const L2_WAYS: usize = 12;
+
+/// Whether a set has a translation of a key.
+#[inline]
+fn holds(set: &[Cached; L2_WAYS], key: u32) -> bool {
+    let is = |held, cached: &Cached| held | (cached.key() == key);
+    set.iter().fold(false, is)
+}
+
+/// Puts a translation at the front of a set, in place of its last one.
+#[inline]
+fn push_to(set: &mut [Cached; L2_WAYS], cached: Cached) {
+    let before = *set;
+    set[1..].copy_from_slice(&before[..L2_WAYS - 1]);
+    set[0] = cached;
+}
+
 /// A cache of translations.
 #[derive(Clone, Debug)]
 pub struct Tlb {
@@ -79,6 +97,11 @@ impl Tlb {
         if first.key() == key {
             return Some(first);
         }
+        if let Some(whole) = set.as_array()
+            && !holds(whole, key)
+        {
+            return None;
+        }
         let at = set.iter().position(|cached| cached.key() == key)?;
         let found = set[at];
         set.copy_within(..at, 1);
@@ -102,10 +125,15 @@ impl Tlb {
     #[inline]
     pub fn push(&mut self, cached: Cached) {
         let set = self.set(cached.key());
+        if let Some(whole) = set.as_mut_array() {
+            return push_to(whole, cached);
+        }
         let Some(last) = set.len().checked_sub(1) else {
             return;
         };
-        set.copy_within(..last, 1);
+        if last > 0 {
+            set.copy_within(..last, 1);
+        }
         set[0] = cached;
     }
 

@@ -5,11 +5,14 @@
 //! - Threshold: a page's queue is the logarithm of the number of scans that found it written; pages that were only
 //!   read are in queues below. A page of a slow tier changes places with one of the tier above if its queue is
 //!   higher.
-//! - Rate limit: from the first scan on, the cork is out once a second (keys: `scan_ms`, `migrate_ms`, `decay_ms`), for at most 1,024 pages of 4 KiB.
+//! - Rate limit: from the first scan on, the cork is out once a second (keys: `scan_ms`, `migrate_ms`, `decay_ms`), for
+//!   at most 1,024 pages of 4 KiB of all tiers together. Where a unit is more than that, the bytes add up until it fits.
 //! - Victim: the page that has been longest in the lowest queue of the tier above that is not empty.
 //!
 //! Further figures of RAMinate's own paper are not known here: `docs/baselines/raminate.md` names the source of each
 //! figure.
+
+use terrace_proto::PAGE_SIZE;
 
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
@@ -21,6 +24,37 @@ const SCAN_PAGE: u64 = 2_000 * PS;
 
 /// The most bytes that change tier each time that the cork is out: HMvisor's limit for the same purpose, 1,024 pages.
 const EPOCH_BYTES: u64 = 1024 * 4096;
+
+/// Units that change tier in an exchange.
+const EXCHANGE: u64 = 2;
+
+/// Bytes that may change tier, of the full-size machine. A budget holds what one epoch brings, or an exchange if
+/// that is more, so that large units come seldom, but by whole ones.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    bytes: u64,
+    unit_bytes: u64,
+}
+
+impl Budget {
+    fn new(setup: &Setup) -> Self {
+        Self {
+            bytes: 0,
+            unit_bytes: setup.pages_per_unit * PAGE_SIZE * setup.scale,
+        }
+    }
+
+    /// Adds what an epoch brings; returns the units that may change tier.
+    fn begin_epoch(&mut self) -> u64 {
+        let most = EPOCH_BYTES.max(EXCHANGE * self.unit_bytes);
+        self.bytes = (self.bytes + EPOCH_BYTES).min(most);
+        self.bytes / self.unit_bytes
+    }
+
+    fn spend(&mut self, units: u64) {
+        self.bytes = self.bytes.saturating_sub(units * self.unit_bytes);
+    }
+}
 
 /// The parameters of RAMinate, ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +135,7 @@ impl Page {
 #[derive(Debug)]
 pub struct Raminate {
     cork: Cork,
+    budget: Budget,
     pages: Vec<Page>,
     /// The queues of each tier, the first tier's first.
     queues: Lists,
@@ -120,6 +155,7 @@ impl Raminate {
         let lists = u8::try_from(TIERS).map_or(u8::MAX, |tiers| tiers * QUEUES);
         Self {
             cork,
+            budget: Budget::new(setup),
             pages: vec![Page::default(); index(setup.units)],
             queues: Lists::new(lists, setup.units),
             next: 0,
@@ -167,23 +203,25 @@ impl Raminate {
         (0..QUEUES).find(|queue| !self.queues.is_empty(tier * QUEUES + queue))
     }
 
-    /// Takes the cork out: pages of a tier go to the one above.
-    fn uncork(&mut self, context: &mut Context, tier: u8, mut most: u64) {
+    /// Takes the cork out: at most so many pages of a tier and the one above change places. Returns how many do.
+    fn uncork(&mut self, context: &mut Context, tier: u8, most: u64) -> u64 {
         let above = tier - 1;
         let (mut rise, mut exchange) = (Vec::new(), Vec::new());
         let mut free = context.free(above);
-        while most > 0 {
+        let mut left = most;
+        while left > 0 {
             let Some(queue) = self.highest(tier).filter(|queue| *queue > 0) else {
                 break;
             };
             let from = tier * QUEUES + queue;
             if free > 0 {
                 free -= 1;
-                most -= 1;
+                left -= 1;
                 rise.extend(self.queues.pop(from).map(|unit| (unit, above)));
                 continue;
             }
-            let Some(victim) = self.lowest(above).filter(|lowest| *lowest < queue) else {
+            let victim = self.lowest(above).filter(|lowest| *lowest < queue);
+            let Some(victim) = victim.filter(|_| left >= EXCHANGE) else {
                 break;
             };
             if let Some(unit) = self.queues.pop(from)
@@ -191,12 +229,13 @@ impl Raminate {
             {
                 exchange.extend([(unit, above), (victim, tier)]);
             }
-            most = most.saturating_sub(2);
+            left -= EXCHANGE;
         }
         let chosen = (rise.len() + exchange.len()) as u64;
         context.spend(Stage::Classify, chosen * context.costs().classify_page);
         context.submit(&rise, MigrationMode::Unmap);
         context.submit(&exchange, MigrationMode::Exchange);
+        chosen
     }
 }
 
@@ -217,10 +256,12 @@ impl Mechanism for Raminate {
             return;
         }
         self.epoch = now + ns(self.cork.migrate_ms);
-        let most = context.units_in(EPOCH_BYTES).max(2);
+        let mut left = self.budget.begin_epoch();
         let tiers = u8::try_from(context.setup().tiers).unwrap_or(1);
         for tier in 1..tiers {
-            self.uncork(context, tier, most);
+            let chosen = self.uncork(context, tier, left);
+            self.budget.spend(chosen);
+            left -= chosen;
         }
     }
 

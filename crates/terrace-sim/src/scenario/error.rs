@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use super::policy;
+
 /// An error in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ScenarioError {
@@ -67,6 +69,9 @@ impl Fault {
     }
 }
 
+/// A key's path, and its bytes from the name's first to the value's last.
+type Key = (String, Range<usize>);
+
 /// The text of a scenario, to locate faults in it.
 pub(super) struct ScenarioText<'a> {
     pub file: &'a Path,
@@ -87,13 +92,32 @@ impl ScenarioText<'_> {
         let keys = self.keys();
         let around = keys.iter().filter(|(_, span)| span.contains(&at));
         let path = around.max_by_key(|(path, _)| path.len());
+        let what = path.and_then(|(path, _)| self.unknown(error.message(), path, &keys));
         ScenarioError {
             file: self.file.to_owned(),
             line: error.span().map(|_| self.line(at)),
             key: path.map(|(path, _)| Fault::new(path.as_str(), "").key()),
             // Parsers like to continue over several lines.
-            what: one_line(error.message()),
+            what: one_line(what.as_deref().unwrap_or(error.message())),
         }
+    }
+
+    /// The error of an unknown key of a policy's table, with the keys of its base instead of those of all; `None` of
+    /// another error.
+    fn unknown(&self, message: &str, path: &str, keys: &[Key]) -> Option<String> {
+        let (table, _) = path.rsplit_once('.')?;
+        let (unknown, _) = message.split_once(", expected")?;
+        if !unknown.starts_with("unknown field") || !table.ends_with(".policy") {
+            return None;
+        }
+        let base = format!("{table}.base");
+        let (_, span) = keys.iter().find(|(path, _)| *path == base)?;
+        let base = self.text.get(span.clone())?.split('"').nth(1)?;
+        let allowed = policy::keys(base)?;
+        Some(format!(
+            "{unknown}: with base = \"{base}\" allowed is `{}`",
+            allowed.join("`, `")
+        ))
     }
 
     /// The error of a broken rule, with the line of its key or, if that is not set, of the table that the key belongs
@@ -116,7 +140,7 @@ impl ScenarioText<'_> {
 
     /// Paths of all keys, each with its bytes from the name's first to the value's last; empty if the text is not
     /// TOML.
-    fn keys(&self) -> Vec<(String, Range<usize>)> {
+    fn keys(&self) -> Vec<Key> {
         let mut found = Vec::new();
         let Ok(root) = DeTable::parse(self.text) else {
             return found;

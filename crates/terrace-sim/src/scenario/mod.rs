@@ -18,13 +18,14 @@ pub mod provision;
 pub mod quantity;
 mod raw;
 mod rules;
+mod share;
 mod shortage;
 mod variants;
 
 use std::path::PathBuf;
 
-use terrace_core::policy::Observe;
-use terrace_core::{EngineConfig, PolicyChoice, Share};
+use terrace_core::policy::{Move, Observe, Place, PolicyName};
+use terrace_core::{EngineConfig, PolicyChoice};
 use terrace_proto::PageSize;
 
 pub use cache::Cache;
@@ -32,13 +33,14 @@ pub use claim::Claim;
 pub use error::{Fault, ScenarioError};
 pub use pages::Pages;
 pub use preset::presets;
+pub use share::{Host, HostShare, MAX_PRICE_RATIO};
 pub use shortage::Shortage;
 
 use crate::base::load::Stop;
 use crate::base::side::Side;
 use crate::base::tier::Tier;
 use crate::host::bounds::clairvoyant::By;
-use crate::host::device::Provision;
+use crate::host::device::{Device, Provision};
 use crate::host::start::Initial;
 use crate::mechanisms::Name;
 use crate::workload::Workload;
@@ -56,7 +58,7 @@ pub struct Scenario {
     pub machine: Machine,
     /// The VMs: at least one.
     pub vms: Vec<Vm>,
-    /// The sharing of the first tier by the host.
+    /// The sharing of memory by the host.
     pub host: Host,
     /// Parameters of the engine, of the full-size machine; without tiers, policies and seed.
     pub engine: EngineConfig,
@@ -80,6 +82,8 @@ pub struct Machine {
     /// Least free memory of each slower tier beside the VMs' sizes, bytes for each VM; `None`: as much as follows from
     /// the VM's size ([`Vm::room_to_demote`]).
     pub slow_room: Option<u64>,
+    /// Time in which a guest's kernel writes a page to its swap device, ns; 0: none.
+    pub swap_write_ns: u64,
 }
 
 /// The model of a tier's latency under load.
@@ -169,15 +173,6 @@ pub enum HostPolicy {
     Clairvoyant(String, By),
 }
 
-/// The sharing of the first tier by the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Host {
-    /// Fixed sizes, or a pool.
-    pub share: Share,
-    /// Part of the first tier that two or more VMs leave free.
-    pub reserve: f64,
-}
-
 /// Checks that a name can be read on one line of a table.
 fn check_name(name: &str, path: &str) -> Result<(), Fault> {
     let letters = name.chars().count();
@@ -210,6 +205,12 @@ impl Vm {
         part.max(LEAST_ROOM) + self.bytes() / TABLES_DIVISOR
     }
 
+    /// Whether the load, or a phase of it, ends by the clock: its run time says nothing about how fast it was.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        matches!(self.stop, Stop::Duration(_)) || self.workload.has_timed_phases()
+    }
+
     /// The mechanism that places the VM's pages and the side that runs it; `None` if there is no mechanism.
     #[must_use]
     pub fn baseline(&self) -> Option<(Name, Side)> {
@@ -217,6 +218,44 @@ impl Vm {
             HostPolicy::Baseline(_, name, side) => Some((*name, *side)),
             _ => self.guest_policy.map(|name| (name, Side::Guest)),
         }
+    }
+
+    /// Whether the guest moves what lies in the frames that the engine names: if its policy says so, or under hot lists beside
+    /// a device that sizes the guest's nodes.
+    pub(crate) fn moves_in_guest(&self) -> bool {
+        let HostPolicy::Engine(_, choice) = &self.policy else {
+            return false;
+        };
+        let says = matches!(choice, PolicyChoice::Composed(stages) if stages.moves.is_some());
+        choice.resolve("policy").is_ok_and(|policy| {
+            let lists = policy.name == PolicyName::Hmvisor && policy.place != Place::Stay;
+            policy.moves == Move::Guest || lists && !says && self.provision.is_some()
+        })
+    }
+
+    /// The policy's name, as given; with the way of moving that follows from the device.
+    pub(crate) fn policy_name(&self) -> String {
+        let name = self.policy.name();
+        let is_said = name.contains("move=");
+        match self.moves_in_guest() && !is_said {
+            true => format!("{name} move={}", Move::Guest.name()),
+            false => name,
+        }
+    }
+
+    /// Whether a device sizes a guest that can swap: it then gives more than what is free. Under a bound, tiers have no
+    /// end, and there is no device.
+    pub(crate) fn is_sized(&self) -> bool {
+        let bound = matches!(self.policy, HostPolicy::AllFast | HostPolicy::AllSlow);
+        self.provision.is_some() && self.shortage.swap > 0 && !bound
+    }
+
+    /// Whether a balloon of 4 KiB pages sizes a guest of 2 MiB pages: what comes back has 4 KiB pages of the host.
+    pub(crate) fn is_split_by_balloon(&self) -> bool {
+        let small = |provision: &Provision| {
+            provision.by != Device::VirtioMem && provision.page == PageSize::Base
+        };
+        self.pages.all(PageSize::Huge) && self.provision.as_ref().is_some_and(small)
     }
 
     /// Whether the VM's 2 MiB pages can be split.
@@ -233,6 +272,15 @@ impl HostPolicy {
         };
         let policy = choice.resolve("policy");
         policy.is_ok_and(|policy| policy.observe == Observe::ProtectionFaults)
+    }
+
+    /// Whether the policy is one of the engine's that moves no page.
+    pub(crate) fn stays(&self) -> bool {
+        let Self::Engine(_, choice) = self else {
+            return false;
+        };
+        let policy = choice.resolve("policy");
+        policy.is_ok_and(|policy| policy.place == Place::Stay)
     }
 
     /// The policy's name, as given.

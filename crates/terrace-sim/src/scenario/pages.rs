@@ -13,7 +13,7 @@ pub struct Pages {
 
 impl Pages {
     /// Whether guest and host both have this page size.
-    pub(super) fn all(self, size: PageSize) -> bool {
+    pub(crate) fn all(self, size: PageSize) -> bool {
         self.guest == size && self.host == size
     }
 

@@ -121,12 +121,17 @@ fn wide(value: Option<u32>) -> Option<u64> {
     value.map(u64::from)
 }
 
-/// The parameters of a mechanism for a list of policies, as `; keys: period, literal`.
-pub(super) fn text(base: &str) -> String {
+/// The keys of a mechanism's parameters.
+pub(super) fn keys(base: &str) -> Vec<&'static str> {
     let numbers = NUMBERS.iter().map(|(number, _)| (number.of, number.key));
     let flags = FLAGS.iter().map(|flag| (flag.of, flag.key));
     let keys = numbers.chain(flags).filter(|(of, _)| of.contains(&base));
-    let keys: Vec<&str> = keys.map(|(_, key)| key).collect();
+    keys.map(|(_, key)| key).collect()
+}
+
+/// The parameters of a mechanism for a list of policies, as `; keys: period, literal`.
+pub(super) fn text(base: &str) -> String {
+    let keys = keys(base);
     if keys.is_empty() {
         return String::new();
     }

@@ -83,7 +83,7 @@ pub fn descriptions() -> Vec<Description> {
         all.push(Description {
             name: name.name().into(),
             stages: stages.map(|(k, v)| (k.into(), v.into())).to_vec(),
-            what: lists_text(name),
+            what: engine_text(name).map(str::to_owned),
         });
     }
     all.extend(Name::ALL.iter().map(|baseline| Description {
@@ -111,11 +111,49 @@ pub fn descriptions() -> Vec<Description> {
     all
 }
 
-/// The keys of a policy's table that a policy of the engine has of its own.
-fn lists_text(name: PolicyName) -> Option<String> {
-    (name == PolicyName::Hmvisor).then(|| {
-        "keys: lists, sub_epoch, sub_epochs, hotness_threshold, decay_time, sides".to_owned()
-    })
+/// The purpose of a policy of the engine whose stages do not say it, and its own keys of a policy's table.
+fn engine_text(name: PolicyName) -> Option<&'static str> {
+    match name {
+        PolicyName::Hmvisor => Some(
+            "hot lists: pages that stay hot climb them, and their top is moved a little each second (HMvisor); \
+             keys: lists, sub_epoch, sub_epochs, hotness_threshold, decay_time, sides; beside a device that sizes the \
+             VM's nodes, move = \"guest\"",
+        ),
+        PolicyName::Hpmbs => Some(
+            "moves nothing: finds how much memory a VM uses, and what it would gain from more (HPMBS); keys in \
+             [engine.demand]",
+        ),
+        _ => None,
+    }
+}
+
+/// The keys of lists in a policy's table.
+const LIST_KEYS: [&str; 6] = [
+    "lists",
+    "sub_epoch",
+    "sub_epochs",
+    "hotness_threshold",
+    "decay_time",
+    "sides",
+];
+
+/// The keys that a policy's table with this base may have; `None` of a base that there is not.
+pub(super) fn keys(base: &str) -> Option<Vec<&'static str>> {
+    let own = if baseline(base).is_some() {
+        [vec!["where"], parameters::keys(base)].concat()
+    } else if is_clairvoyant(base) {
+        vec!["by"]
+    } else if let Some(name) = engine_names().find(|name| name.name() == base) {
+        let lists: &[&str] = match name {
+            PolicyName::Hmvisor => &LIST_KEYS,
+            _ => &[],
+        };
+        let stages = ["observe", "estimate", "share", "place", "move", "where"];
+        [&stages[..], lists].concat()
+    } else {
+        return None;
+    };
+    Some([vec!["base"], own].concat())
 }
 
 /// Whether a policy of that name places no pages, or is run by neither the engine nor a mechanism, so that it has no
@@ -255,6 +293,20 @@ impl RawTable {
             sides: self.sides,
         }
     }
+
+    /// A key of hot lists that is set, if one is.
+    fn list_key(&self) -> Option<&'static str> {
+        let set = [
+            ("lists", self.lists.is_some()),
+            ("sub_epoch", self.sub_epoch.is_some()),
+            ("sub_epochs", self.sub_epochs.is_some()),
+            ("hotness_threshold", self.hotness_threshold.is_some()),
+            ("decay_time", self.decay_time.is_some()),
+            ("sides", self.sides.is_some()),
+        ];
+        set.into_iter()
+            .find_map(|(key, is_set)| is_set.then_some(key))
+    }
 }
 
 impl RawPolicy {
@@ -265,6 +317,7 @@ impl RawPolicy {
             Self::Table(raw) => *raw,
         };
         let side = check_side(raw.side.as_deref(), &format!("{path}.where"))?;
+        no_lists_without_engine(&raw, path)?;
         let own = [
             &raw.observe,
             &raw.estimate,
@@ -297,17 +350,47 @@ impl RawPolicy {
             return by_name(&name, &format!("{path}.base"));
         }
         let choice = simulated(stages);
-        let resolved = choice.resolve(path).map_err(|error| match error {
-            ConfigError::Name {
-                key,
-                value,
-                allowed,
-            } => Fault::new(key, format!("\"{value}\" is unknown: allowed is {allowed}")),
-            other => Fault::new(path, other.to_string()),
-        })?;
+        let resolved = choice.resolve(path).map_err(|error| fault(error, path))?;
         check_stages(&resolved, &choice, path)?;
         Ok(HostPolicy::Engine(name, choice))
     }
+}
+
+/// The fault in a policy's table, at the key at fault.
+fn fault(error: ConfigError, path: &str) -> Fault {
+    match error {
+        ConfigError::Name {
+            key,
+            value,
+            allowed,
+        } => Fault::new(key, format!("\"{value}\" is unknown: allowed is {allowed}")),
+        ConfigError::Range {
+            key,
+            value,
+            allowed,
+        } => Fault::new(
+            key,
+            format!("{value} is out of range: allowed is {allowed}"),
+        ),
+        ConfigError::Stages { key, stage, needs } => {
+            Fault::new(key, format!("{stage} needs {needs} as well"))
+        }
+        other @ ConfigError::SimulatorOnly { .. } => Fault::new(path, other.to_string()),
+    }
+}
+
+/// Checks that under a policy of hot lists some page can be hot, where the slowest tier has these weights.
+pub(super) fn check_threshold(
+    policy: &HostPolicy,
+    weights: (u8, u8),
+    path: &str,
+) -> Result<(), Fault> {
+    let HostPolicy::Engine(_, choice) = policy else {
+        return Ok(());
+    };
+    let resolved = choice.resolve(path);
+    let checked = resolved.and_then(|resolved| resolved.check_threshold(weights, path));
+    checked.map_err(|error| fault(error, path))
 }
 
 /// Checks that the stages together can be simulated.
@@ -335,6 +418,19 @@ fn check_stages(resolved: &Policy, choice: &PolicyChoice, path: &str) -> Result<
         return Err(Fault::new(format!("{path}.base"), what));
     }
     Ok(())
+}
+
+/// Refuses a key of hot lists on a policy that the engine does not run: nothing would read it.
+fn no_lists_without_engine(raw: &RawTable, path: &str) -> Result<(), Fault> {
+    let is_known = by_name(&raw.base, path).is_ok();
+    let has_engine = engine_names().any(|name| name.name() == raw.base);
+    match raw.list_key() {
+        Some(key) if is_known && !has_engine => {
+            let what = "a key of hot lists belongs to base = \"hmvisor\" alone: leave it out";
+            Err(Fault::new(format!("{path}.{key}"), what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The bound that knows each window, if the table names it.

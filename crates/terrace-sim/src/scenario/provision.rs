@@ -26,10 +26,11 @@ pub(super) enum RawProvision {
 }
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table of by and nodes")]
+#[serde(deny_unknown_fields, expecting = "a table of by, nodes and page")]
 pub(super) struct RawTable {
     by: String,
     nodes: Option<Vec<Size>>,
+    page: Option<PageSize>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -64,19 +65,19 @@ impl<'de> Deserialize<'de> for RawProvision {
     }
 }
 
-/// Checks the keys of a VM of these sizes; `None` if no device sizes its nodes.
+/// Checks the keys of a VM of these sizes, which may get as much as its ceiling; `None` if no device sizes its nodes.
 pub(super) fn check(
-    raw: Option<RawProvision>,
+    (raw, ceiling): (Option<RawProvision>, Option<u64>),
     resizes: Vec<RawResize>,
     path: &str,
     sizes: &[u64],
     tiers: &[Tier],
 ) -> Result<Option<Provision>, Fault> {
     let at = format!("{path}.provision");
-    let (name, nodes) = match raw {
-        None => ("static".into(), None),
-        Some(RawProvision::Name(name)) => (name, None),
-        Some(RawProvision::Table(raw)) => (raw.by, raw.nodes),
+    let (name, nodes, page) = match raw {
+        None => ("static".into(), None, None),
+        Some(RawProvision::Name(name)) => (name, None, None),
+        Some(RawProvision::Table(raw)) => (raw.by, raw.nodes, raw.page),
     };
     let steps = check_resizes(resizes, path, tiers)?;
     if name == "static" {
@@ -99,7 +100,12 @@ pub(super) fn check(
         let what = format!("there is no \"{name}\": allowed is static, {all}");
         return Err(Fault::new(at, what));
     };
-    let mut provision = Provision::usual(by, sizes, steps);
+    let mut provision = Provision::up_to(by, sizes, steps, ceiling.unwrap_or(0));
+    provision.page = page.unwrap_or(PageSize::Base);
+    if page.is_some() && by == Device::VirtioMem {
+        let what = "virtio-mem takes blocks, not pages: leave page out";
+        return Err(Fault::new(format!("{at}.page"), what));
+    }
     if let Some(nodes) = nodes {
         as_many(&format!("{at}.nodes"), nodes.len(), tiers)?;
         let node = |(t, size)| above_zero(&format!("{at}.nodes[{t}]"), size);
@@ -156,13 +162,23 @@ impl Vm {
             return Ok(());
         };
         let at = format!("{path}.provision");
-        if !self.shortage.is_none() {
-            let what = "cannot be simulated with swap or with `balloon`: leave these out, and say sizes by `resize`";
+        if !self.shortage.balloon.is_empty() {
+            let what =
+                "cannot be simulated with `balloon`: leave that out, and say sizes by `resize`";
             return Err(Fault::new(at, what));
         }
-        if !self.pages.all(PageSize::Base) {
-            let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
+        if self.shortage.swap > 0 && self.policy == HostPolicy::StaticBest {
+            let what = "static-best knows no guest that swaps while a device sizes it: leave swap out, or name another policy";
             return Err(Fault::new(at, what));
+        }
+        if !self.pages.agree() || !self.pages.all(PageSize::Base) && self.baseline().is_some() {
+            let what = "only pages of 4KiB can be taken from this guest: set page = \"4KiB\"";
+            return Err(Fault::new(at, what));
+        }
+        if provision.page > self.pages.guest {
+            let what =
+                "the guest has no pages as large: set the VM's page = \"2MiB\", or leave this out";
+            return Err(Fault::new(format!("{at}.page"), what));
         }
         self.check_owner(&at)?;
         self.check_nodes(provision, path)
@@ -179,15 +195,33 @@ impl Vm {
                 | HostPolicy::StaticBest
         );
         let in_guest = self.baseline().is_some_and(|(_, side)| side == Side::Guest);
-        if self.provision.is_none() || unbound || in_guest {
+        let moves_none = unbound || self.policy.stays();
+        if self.provision.is_none() || moves_none || in_guest || self.moves_in_guest() {
             return Ok(());
         }
         let what = format!(
             "a device sizes the nodes of a guest that places its own pages, and \"{}\" places them at the host: \
-             set guest_policy, or leave provision out",
+             set move = \"guest\" in a policy of the engine, or guest_policy, or leave provision out",
             self.policy.name()
         );
         Err(Fault::new(path, what))
+    }
+
+    /// Checks that a guest which is to move its own pages has nodes to move them between, and whole pages to move.
+    pub(super) fn check_guest_moves(&self, path: &str) -> Result<(), Fault> {
+        if !self.moves_in_guest() {
+            return Ok(());
+        }
+        let what = if self.sizes.iter().filter(|size| **size > 0).count() < 2 {
+            "a guest with memory of one tier has no other node to move pages to: give it memory of two, or name another policy"
+        } else if !self.pages.agree() {
+            "a guest moves pages of its own size, and the host names others: set page, not guest_page and host_page"
+        } else if self.is_split_by_balloon() {
+            "a balloon of 4KiB splits the pages of 2MiB that the guest is to move: set provision.page = \"2MiB\""
+        } else {
+            return Ok(());
+        };
+        Err(Fault::new(format!("{path}.policy"), what))
     }
 
     fn check_nodes(&self, provision: &Provision, path: &str) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use terrace_core::{EngineConfig, Share};
+use terrace_core::EngineConfig;
 use terrace_proto::PageSize;
 
 use super::cache::{self, RawCache};
@@ -11,15 +11,17 @@ use super::error::Fault;
 use super::policy::{RawPolicy, of_guest};
 use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
-use super::quantity::{Number, Size, Time, Whole, size_text};
+use super::quantity::{self, Number, Size, Time, Whole, size_text};
 use super::rules::MAX_SCALE;
+use super::share::RawHost;
 use super::{
-    Claim, Host, HostPolicy, LoadedLatency, Machine, Pages, Scenario, Shortage, SmallVms, Vm,
-    check_name,
+    Claim, HostPolicy, LoadedLatency, Machine, Pages, Scenario, Shortage, SmallVms, Vm, check_name,
 };
 use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
 use crate::host::start::{Initial, Start, Tables};
+use crate::machine::PS;
+use crate::machine::costs::Costs;
 use crate::mechanisms::Name;
 use crate::workload::Load;
 
@@ -34,6 +36,9 @@ const MAX_CPUS: u32 = 1024;
 
 /// Most pages that Linux unmaps together (`NR_MAX_BATCHED_MIGRATION`).
 const MAX_BATCH: u32 = 512;
+
+/// Longest time of a write to a swap device, ns.
+const MAX_SWAP_WRITE: u64 = 1_000_000_000;
 
 /// Highest weight of a VM, as in the daemon.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -66,6 +71,7 @@ struct RawMachine {
     #[serde(default)]
     loaded_latency: LoadedLatency,
     slow_room: Option<Size>,
+    swap_write: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,6 +96,8 @@ struct RawVm {
     tables: Tables,
     workload: Load,
     swap: Option<Size>,
+    memory_floor: Option<Size>,
+    memory_ceiling: Option<Size>,
     #[serde(default)]
     balloon: Vec<RawBalloon>,
     provision: Option<RawProvision>,
@@ -102,13 +110,6 @@ struct RawVm {
 struct RawBalloon {
     at: Time,
     size: Size,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table [host]")]
-struct RawHost {
-    share: Option<String>,
-    reserve: Option<Number>,
 }
 
 /// Refuses keys under `[engine]` that are set elsewhere in a scenario.
@@ -219,7 +220,11 @@ impl RawMachine {
         if let Some(sizes) = self.sizes {
             as_many("machine.sizes", sizes.len(), &tiers)?;
             for (i, (tier, size)) in tiers.iter_mut().zip(sizes).enumerate() {
-                tier.bytes = above_zero(&format!("machine.sizes[{i}]"), size)?;
+                // All VMs may live in the first tier.
+                tier.bytes = match (i, size.0) {
+                    (1.., 0) => 0,
+                    _ => above_zero(&format!("machine.sizes[{i}]"), size)?,
+                };
             }
         }
         let scale = self.scale.map_or(64, |scale| scale.0);
@@ -238,29 +243,8 @@ impl RawMachine {
                 Some(Size(0)) => Some(0),
                 room => optional("machine.slow_room", room)?,
             },
+            swap_write_ns: swap_write(self.swap_write.as_deref())?,
         })
-    }
-}
-
-impl RawHost {
-    fn check(self) -> Result<Host, Fault> {
-        let share = self.share.as_deref().unwrap_or(Share::Pool.name());
-        let found = Share::ALL.iter().find(|s| s.name() == share);
-        let share = found.copied().ok_or_else(|| {
-            let all: Vec<&str> = Share::ALL.iter().map(|s| s.name()).collect();
-            let what = format!(
-                "\"{share}\" cannot be simulated: allowed is {}",
-                all.join(", ")
-            );
-            Fault::new("host.share", what)
-        })?;
-        let reserve = self.reserve.map_or(0.05, |r| r.0);
-        if !(0.0..=0.5).contains(&reserve) {
-            let what =
-                format!("{reserve} is out of range: allowed is 0 to 0.5, a part of the first tier");
-            return Err(Fault::new("host.reserve", what));
-        }
-        Ok(Host { share, reserve })
     }
 }
 
@@ -291,8 +275,10 @@ impl RawVm {
         }
         let sizes = sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?;
         let tiers = &machine.tiers;
+        let memory_ceiling = optional(&at("memory_ceiling"), self.memory_ceiling)?;
+        let given = (self.provision, memory_ceiling);
         Ok(Vm {
-            provision: provision::check(self.provision, self.resize, path, &sizes, tiers)?,
+            provision: provision::check(given, self.resize, path, &sizes, tiers)?,
             sizes,
             pages: Pages {
                 guest: self.guest_page.unwrap_or(page),
@@ -308,6 +294,8 @@ impl RawVm {
                 floor: optional(&at("floor"), self.floor)?,
                 ceiling: optional(&at("ceiling"), self.ceiling)?,
                 max_slowdown,
+                memory_floor: optional(&at("memory_floor"), self.memory_floor)?,
+                memory_ceiling,
             },
             initial: Initial {
                 start: self.start,
@@ -357,6 +345,23 @@ fn batch(given: Option<Whole>) -> Result<u32, Fault> {
             let what = format!("{given} is out of range: allowed is 1 to {MAX_BATCH} pages");
             Fault::new("machine.migrate_batch", what)
         })
+}
+
+/// Time of writing a page to a swap device, ns.
+fn swap_write(given: Option<&str>) -> Result<u64, Fault> {
+    let path = "machine.swap_write";
+    let ns = match given {
+        None => return Ok(Costs::default().swap_write / PS),
+        Some("off") => return Ok(0),
+        Some(text) => {
+            quantity::time(text).map_err(|what| Fault::new(path, format!("{what}, or \"off\"")))?
+        }
+    };
+    if !(1..=MAX_SWAP_WRITE).contains(&ns) {
+        let what = "out of range: allowed is \"off\", or 1ns to 1s";
+        return Err(Fault::new(path, what));
+    }
+    Ok(ns)
 }
 
 /// The VM's memory per tier, from either way of writing it.

@@ -1,11 +1,12 @@
 //! Rules for the parts of a scenario together: whole pages at its scale, memory that exists, loads that fit.
 
-use terrace_core::Share;
+use terrace_core::arbiter::ArbiterConfig;
 use terrace_proto::PageSize;
 
 use super::error::Fault;
+use super::policy::check_threshold;
 use super::quantity::size_text;
-use super::{HostPolicy, Scenario, SmallVms, Vm};
+use super::{HostPolicy, HostShare, Scenario, SmallVms, Vm};
 use crate::base::load::{MAX_PAGES, Stop};
 use crate::base::side::Side;
 use crate::machine::tlb::Cached;
@@ -46,13 +47,17 @@ impl Scenario {
             let path = format!("vm[{i}]");
             check_limits(vm, &path)?;
             vm.shortage.check_pages(&path, vm.pages)?;
-            let pool = self.host.share == Share::Pool;
+            let pool = self.host.share == HostShare::Pool;
             vm.claim.check(&path, vm.sizes[0], pool)?;
             vm.check_provision(&path)?;
+            vm.check_guest_moves(&path)?;
+            vm.check_memory(&path)?;
         }
+        self.check_share()?;
         self.check_baselines()?;
         self.check_capacity()?;
         self.check_memory_mode()?;
+        self.check_thresholds()?;
         // Before the scale: a load's own error goes before that of a VM's size.
         let mut loads = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
@@ -66,6 +71,70 @@ impl Scenario {
         self.check_faults()?;
         for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
             self.check_load(vm, pages, &format!("vm[{i}].workload"))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the host can share as it is to. Under `dp` and `fair` a VM without a device keeps its memory, and its part of the
+    /// first tier is shared all the same.
+    pub(crate) fn check_share(&self) -> Result<(), Fault> {
+        let share = self.host.share;
+        let (given, usual) = (&self.engine.arbiter, ArbiterConfig::default());
+        for (key, differs, by) in [
+            ("rule", given.rule != usual.rule, "host.share"),
+            (
+                "reserve_percent",
+                given.reserve_percent != usual.reserve_percent,
+                "host.reserve",
+            ),
+            ("scale", given.scale != usual.scale, "machine.scale"),
+            (
+                "price_ratio_milli",
+                given.price_ratio_milli != usual.price_ratio_milli,
+                "host.price_ratio",
+            ),
+            (
+                "slow_access_extra_ns",
+                given.slow_access_extra_ns != usual.slow_access_extra_ns,
+                "machine.tiers",
+            ),
+        ] {
+            if differs {
+                let what = format!("{by} says that of a simulated host: set it there");
+                return Err(Fault::new(format!("engine.arbiter.{key}"), what));
+            }
+        }
+        self.host.check_reserve()?;
+        match share {
+            HostShare::Dp | HostShare::Fair => self.check_room(share.name()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that each tier has room for all that VMs which a device sizes may have there: a guest that was given memory
+    /// which the host has not would wait for it for ever.
+    fn check_room(&self, share: &str) -> Result<(), Fault> {
+        let sum = |of: &dyn Fn(&Vm) -> u64| self.vms.iter().map(of).fold(0, u64::saturating_add);
+        let together = sum(&|vm| vm.provision.as_ref().map_or(0, |_| vm.bytes()));
+        for (t, tier) in self.machine.tiers.iter().enumerate() {
+            let node = |vm: &Vm| match &vm.provision {
+                Some(provision) => provision.nodes.get(t).copied().unwrap_or(0),
+                None => 0,
+            };
+            let still = |vm: &Vm| match vm.provision {
+                Some(_) => 0,
+                None => vm.sizes.get(t).copied().unwrap_or(0),
+            };
+            let most = sum(&node).min(together).saturating_add(sum(&still));
+            if most > tier.bytes {
+                let what = format!(
+                    "\"{}\" has {}, less than VMs may have there under host.share = \"{share}\" ({}): make it that large",
+                    tier.name,
+                    size_text(tier.bytes),
+                    size_text(most)
+                );
+                return Err(Fault::new(format!("machine.sizes[{t}]"), what));
+            }
         }
         Ok(())
     }
@@ -300,6 +369,16 @@ impl Scenario {
         Ok(())
     }
 
+    /// Checks that under hot lists some page can be hot.
+    fn check_thresholds(&self) -> Result<(), Fault> {
+        let slowest = self.machine.tiers.last();
+        let weights = slowest.map_or((1, 1), |tier| tier.kind.weights());
+        for (i, vm) in self.vms.iter().enumerate() {
+            check_threshold(&vm.policy, weights, &format!("vm[{i}].policy"))?;
+        }
+        Ok(())
+    }
+
     /// Checks that a second has faults enough for the policies that live on them.
     fn check_faults(&self) -> Result<(), Fault> {
         let scale = self.machine.scale;
@@ -334,6 +413,11 @@ impl Scenario {
             }
             add("floor".into(), vm.claim.floor.unwrap_or(0));
             add("ceiling".into(), vm.claim.ceiling.unwrap_or(0));
+            add("memory_floor".into(), vm.claim.memory_floor.unwrap_or(0));
+            add(
+                "memory_ceiling".into(),
+                vm.claim.memory_ceiling.unwrap_or(0),
+            );
             add("swap".into(), vm.shortage.swap);
             for (s, step) in vm.shortage.balloon.iter().enumerate() {
                 add(format!("balloon[{s}].size"), step.bytes);
@@ -387,21 +471,9 @@ impl Scenario {
 
     fn check_load(&self, vm: &Vm, pages: u64, path: &str) -> Result<(), Fault> {
         let scale = self.machine.scale;
-        match vm.stop {
-            Stop::Ops(ops) if ops < scale => {
-                let what =
-                    format!("{ops} operations at scale {scale} are less than one: give more");
-                return Err(Fault::new(format!("{path}.ops"), what));
-            }
-            Stop::Duration(ns) if ns < scale => {
-                let what = format!("{ns} ns at scale {scale} are less than one: give more");
-                return Err(Fault::new(format!("{path}.duration"), what));
-            }
-            Stop::Duration(ns) if ns > MAX_NS => {
-                let what = "longer than a simulation can last: allowed is at most 100days";
-                return Err(Fault::new(format!("{path}.duration"), what));
-            }
-            _ => {}
+        check_end(vm.stop, scale, path)?;
+        for (number, stop) in vm.workload.phase_ends().into_iter().enumerate() {
+            check_end(stop, scale, &format!("{path}.of[{number}]"))?;
         }
         let inflated = vm.shortage.most_inflated();
         let least = vm.least_bytes();
@@ -422,6 +494,25 @@ impl Scenario {
             return Err(Fault::new(path, what));
         }
         Ok(())
+    }
+}
+
+/// Checks that a load or a phase lasts for something at the scale, and no longer than a simulation.
+fn check_end(stop: Stop, scale: u64, path: &str) -> Result<(), Fault> {
+    match stop {
+        Stop::Ops(ops) if ops < scale => {
+            let what = format!("{ops} operations at scale {scale} are less than one: give more");
+            Err(Fault::new(format!("{path}.ops"), what))
+        }
+        Stop::Duration(ns) if ns < scale => {
+            let what = format!("{ns} ns at scale {scale} are less than one: give more");
+            Err(Fault::new(format!("{path}.duration"), what))
+        }
+        Stop::Duration(ns) if ns > MAX_NS => {
+            let what = "longer than a simulation can last: allowed is at most 100days";
+            Err(Fault::new(format!("{path}.duration"), what))
+        }
+        _ => Ok(()),
     }
 }
 

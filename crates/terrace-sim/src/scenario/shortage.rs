@@ -43,13 +43,17 @@ impl Shortage {
         Ok(())
     }
 
-    /// Checks that a guest with swap or a balloon has 4 KiB pages, because it gives single pages.
+    /// Checks the page sizes of a guest with swap, which gives whole pages, or with a balloon, which takes single 4 KiB
+    /// pages.
     pub(super) fn check_pages(&self, path: &str, pages: Pages) -> Result<(), Fault> {
-        if self.is_none() || pages.all(PageSize::Base) {
-            return Ok(());
+        if self.swap > 0 && !pages.agree() {
+            let what = "a guest whose pages are not the host's cannot swap: set page, not guest_page and host_page";
+            return Err(Fault::new(format!("{path}.swap"), what));
         }
-        let key = if self.swap > 0 { "swap" } else { "balloon" };
-        let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
-        Err(Fault::new(format!("{path}.{key}"), what))
+        if !self.balloon.is_empty() && !pages.all(PageSize::Base) {
+            let what = "only pages of 4KiB can be taken from a guest by steps: set page = \"4KiB\", or provision = \"balloon\"";
+            return Err(Fault::new(format!("{path}.balloon"), what));
+        }
+        Ok(())
     }
 }

@@ -1,18 +1,17 @@
 //! Variants of a scenario: another policy, another size of the first tier.
 
 use super::error::Fault;
-use super::{HostPolicy, Scenario, policy, quantity};
+use super::{HostPolicy, HostShare, Scenario, policy, quantity};
 
 impl Scenario {
     /// This scenario with one policy of the host for every VM, and none in the guests.
     ///
     /// # Errors
-    /// If the policy is unknown (the message lists the known ones), or does not suit a VM.
+    /// If the policy is unknown (the message lists the known ones), or does not suit the scenario.
     pub fn with_policy(&self, name: &str) -> Result<Self, Fault> {
         let scenario = self.under(&policy::by_name(name, "policy")?);
-        let checked = scenario.check_baselines();
-        let checked = checked.and_then(|()| scenario.check_memory_mode());
-        checked
+        scenario
+            .check()
             .map_err(|fault| Fault::new(format!("policy {name}: {}", fault.key()), fault.what))?;
         Ok(scenario)
     }
@@ -24,6 +23,17 @@ impl Scenario {
     pub fn with_policy_text(&self, text: &str) -> Result<Self, String> {
         let policy = policy::by_text(text)?;
         Ok(self.under(&policy))
+    }
+
+    /// This scenario with another rule by which the host shares memory.
+    ///
+    /// # Errors
+    /// If there is no such rule (the message lists them), or the scenario does not suit it.
+    pub fn with_share(&self, name: &str) -> Result<Self, Fault> {
+        let mut scenario = self.clone();
+        scenario.host.share = HostShare::by_name(name, "shares")?;
+        scenario.check_share()?;
+        Ok(scenario)
     }
 
     /// This scenario with every VM `all-fast`.

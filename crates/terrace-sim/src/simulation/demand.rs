@@ -15,7 +15,7 @@ impl Simulation {
     /// The faults of this quantum, one event per VM that had any, and the statistics that are due.
     pub(super) fn observe_demand(&mut self) -> Vec<Event> {
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
-        let (due, costs) = (now >= self.statistics_at, self.machine.costs());
+        let (due, costs) = (now >= self.due.statistics, self.machine.costs());
         let mut events = Vec::new();
         for (vm, spec) in self.vms.iter_mut().zip(&self.scenario.vms) {
             let Some(permissions) = &mut vm.space.second.permissions else {
@@ -33,12 +33,15 @@ impl Simulation {
                 }));
             }
             if due {
-                let sizes = (spec.bytes(), spec.shortage.swap);
+                let has = vm.provision.as_ref().map_or(spec.bytes(), |device| {
+                    device.given().iter().sum::<u64>() * PAGE_SIZE * scale
+                });
+                let sizes = (has, spec.shortage.swap);
                 events.push(Event::Statistics(statistics(vm, sizes, scale)));
             }
         }
         if due {
-            self.statistics_at = now + STATISTICS_EVERY;
+            self.due.statistics = now + STATISTICS_EVERY;
         }
         events
     }

@@ -1,8 +1,8 @@
 //! The demand of a VM in a run's result, of the full-size machine.
 
 use serde::Serialize;
-use terrace_core::demand::{Curve, PhaseChange};
-use terrace_core::{DemandEstimate, DemandView};
+use terrace_core::demand::{Curve, CurveSource, PhaseChange};
+use terrace_core::{DemandEstimate, DemandView, TrackingView};
 use terrace_proto::Tick;
 
 use crate::base::number::float;
@@ -56,6 +56,8 @@ impl WorkingSets {
 /// The demand of a VM as protection faults showed it.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct Demand {
+    /// Whether it was tracked at the end: `on`, `off`, or `resting`.
+    pub tracking: String,
     /// Faults that were tracked.
     pub tracked_faults: u64,
     /// Bytes of the hot set at the end.
@@ -123,7 +125,8 @@ pub struct WorkingSetAt {
     pub bytes_100: u64,
     /// Whether the guest swapped.
     pub is_swapping: bool,
-    /// The demand, bytes: `bytes_99`, or the VM's size and its used swap while it swaps.
+    /// The demand, bytes: `bytes_99` (the footprint if no reuse was tracked), or the VM's size and its used swap while
+    /// it swaps.
     pub demand_bytes: u64,
 }
 
@@ -136,7 +139,46 @@ pub struct PhaseAt {
     pub change: String,
 }
 
+impl DemandCurve {
+    /// Whether no size of the curve is more than a guess.
+    #[must_use]
+    pub fn is_all_guess(&self) -> bool {
+        let last = self.points.last();
+        last.is_none_or(|point| point.bytes < self.guess_below_bytes)
+    }
+}
+
 impl Demand {
+    /// Reasons for which less can be believed of it than it seems, each a sentence's end without a full stop.
+    #[must_use]
+    pub fn cautions(&self) -> Vec<&'static str> {
+        let Some(curve) = &self.curve else {
+            return vec![
+                "never tracked: no VM was short of memory while a phase changed; engine.demand.track = \"always\" measures",
+            ];
+        };
+        let mut cautions = Vec::new();
+        if curve.source == CurveSource::Tracked.name() {
+            cautions.push(
+                "nothing is restored, because at this scale the hot set has 20 pages or fewer: the curve is of tracked \
+                 accesses alone",
+            );
+        }
+        if curve.is_all_guess() {
+            cautions.push(
+                "all of the curve is a guess, because it ends below twice the largest hot set: a smaller \
+                 engine.demand.hot_set_pages with resize_hot_set = false shows more, for more faults",
+            );
+        }
+        if self.tracking == "resting" {
+            cautions.push(
+                "the last rest outlives the run: let the run be 20 times as long as a tracked second takes, or set \
+                 engine.demand.max_tracking_percent = 100",
+            );
+        }
+        cautions
+    }
+
     /// The demand of a VM of a machine at a scale.
     pub(super) fn of(view: DemandView, sets: &WorkingSets, scale: u64) -> Self {
         let blocks = |blocks: u32| u64::from(blocks) * (2 << 20) * scale;
@@ -148,6 +190,11 @@ impl Demand {
             },
         };
         Self {
+            tracking: match view.tracking {
+                TrackingView::Off => "off".into(),
+                TrackingView::On => "on".into(),
+                TrackingView::Resting => "resting".into(),
+            },
             tracked_faults: view.tracked_faults * scale,
             hot_set_bytes: blocks(view.hot_set_pages),
             largest_hot_set_bytes: blocks(view.largest_hot_set_pages),

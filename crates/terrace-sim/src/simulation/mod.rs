@@ -12,6 +12,7 @@ mod machine;
 mod recorder;
 pub mod result;
 mod setup;
+mod sharing;
 mod sizes;
 pub mod timeline;
 
@@ -75,6 +76,19 @@ pub struct Output {
     pub timeline: Timeline,
 }
 
+/// Times of the next reports to the engine, ns of the full-size machine.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reports {
+    /// Of free memory.
+    memory: u64,
+    /// Of VMs' statistics.
+    statistics: u64,
+    /// Of guests' needs.
+    needs: u64,
+    /// Of the nodes of guests that move their own pages.
+    nodes: u64,
+}
+
 /// A simulation under way.
 pub struct Simulation {
     scenario: Scenario,
@@ -85,14 +99,13 @@ pub struct Simulation {
     session: Session<Option<Vec<(Tick, Record)>>>,
     management: Management,
     recorder: Recorder,
-    /// The time of the next report of free memory to the engine, ns of the full-size machine.
-    memory_at: u64,
-    /// The time of the next report of VMs' statistics to the engine, ns of the full-size machine.
-    statistics_at: u64,
+    due: Reports,
     /// The working sets that the engine found, by VM.
     working_sets: Vec<WorkingSets>,
     /// Number of rounds that each VM had ended at the last sample.
     rounds: Vec<u64>,
+    /// The fast size that the engine knows of each VM whose guest moves its pages between sized nodes, bytes; 0: none.
+    fast_sizes: Vec<u64>,
     /// Most bytes of state seen: of the engine, and in all.
     state: (u64, u64),
 }
@@ -229,8 +242,11 @@ impl Simulation {
         self.machine
             .load(quantum, traffic, &mut self.vms, after - before);
         self.clock.advance();
+        self.keep_sizes();
         self.balloons();
+        self.follow_nodes();
         events.extend(self.observe_demand());
+        events.extend(self.report_needs());
         self.tell_engine(events);
         self.keep_working_sets();
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
@@ -239,14 +255,17 @@ impl Simulation {
 
     fn balloons(&mut self) {
         let now = self.now().0;
-        let scale = self.scenario.machine.scale;
+        let (scale, costs) = (self.scenario.machine.scale, self.machine.costs());
         for vm in &mut self.vms {
             while vm.balloon.first().is_some_and(|step| step.at_ns <= now) {
                 let step = vm.balloon.remove(0);
                 if let Some(reclaim) = &mut vm.answers.reclaim {
+                    let before = vm.space.counts.swapped_out;
                     // Memory that the guest cannot give stays with it: the result's bytes show it.
-                    let _ = reclaim.balloon(&mut vm.space, step.bytes / scale / PAGE_SIZE);
-                    vm.shoot_down(self.machine.costs());
+                    let _ = reclaim.balloon(&mut vm.space, costs, step.bytes / scale / PAGE_SIZE);
+                    let written = vm.space.counts.swapped_out - before;
+                    vm.shoot_down(costs);
+                    vm.steal(written * costs.swap_write);
                 }
             }
         }
@@ -259,8 +278,8 @@ impl Simulation {
         if !managed && self.vms.iter().all(|vm| vm.provision.is_none()) {
             return;
         }
-        if managed && now.0 >= self.memory_at {
-            self.memory_at = now.0 + MEMORY_EVERY;
+        if managed && now.0 >= self.due.memory {
+            self.due.memory = now.0 + MEMORY_EVERY;
             self.hear(Event::Memory(self.free_memory()));
         }
         let due = self.engine().poll_timeout().is_some_and(|at| at <= now);
@@ -353,6 +372,13 @@ impl Simulation {
         })
     }
 
+    /// Number of a VM's walks of page tables so far, as simulated: the misses of its TLBs.
+    #[must_use]
+    pub fn page_walks(&self, vm: VmId) -> u64 {
+        let vm = self.vms.get(position(vm));
+        vm.map_or(0, |vm| vm.space.counts.walks)
+    }
+
     /// Number of a VM's data accesses so far, as simulated.
     #[must_use]
     pub fn accesses(&self, vm: VmId) -> u64 {
@@ -382,7 +408,7 @@ impl Simulation {
             .scenario
             .vms
             .iter()
-            .map(|vm| vm.policy.name())
+            .map(crate::scenario::Vm::policy_name)
             .collect();
         let same = names.windows(2).all(|pair| pair[0] == pair[1]);
         let vms = self.vms.iter().zip(&self.scenario.vms);
@@ -402,6 +428,7 @@ impl Simulation {
             state_bytes_per_page: float(self.state.0) / float(pages.max(1)),
             sim_state_bytes_per_page: float(self.state.1) / float(pages.max(1)),
             sweep: None,
+            share: None,
             model: None,
             way: None,
             vms: vms.map(|(vm, spec)| self.vm_result(vm, spec)).collect(),
@@ -436,7 +463,7 @@ impl Simulation {
         };
         VmResult {
             name: spec.name.clone(),
-            policy: spec.policy.name(),
+            policy: spec.policy_name(),
             guest_policy: spec.guest_policy.map(|name| name.name().into()),
             rounds,
             runtime_s,
@@ -463,6 +490,9 @@ impl Simulation {
             demoted_pages: vm.account.demoted() * scale,
             vm_exits: (counts.exits - counts.scan_exits) * scale + counts.scan_exits,
             major_faults: counts.major_faults * scale,
+            memory_wait_s: seconds(counts.memory_wait),
+            swapped_in_bytes: counts.swapped_in * PAGE_SIZE * scale,
+            swapped_out_bytes: counts.swapped_out * PAGE_SIZE * scale,
             overhead_s: Overhead {
                 track: seconds(vm.account.spent.track + in_faults),
                 classify: seconds(vm.account.spent.classify),

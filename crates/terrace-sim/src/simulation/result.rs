@@ -37,6 +37,9 @@ pub struct RunResult {
     /// The position in a sweep, if the run is part of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
+    /// The rule by which the host shares memory, if runs of several rules are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
     /// The change of the machine's model, if the run is one of those that show a comparison's sensitivity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -117,6 +120,13 @@ pub struct VmResult {
     pub vm_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
+    /// Time that the VM's vCPUs waited for memory, all together: major faults, and reclaim that they did themselves; s.
+    #[serde(skip_serializing_if = "is_none")]
+    pub memory_wait_s: f64,
+    /// Bytes read from the swap device.
+    pub swapped_in_bytes: u64,
+    /// Bytes written to the swap device.
+    pub swapped_out_bytes: u64,
     /// CPU time of management for this VM.
     pub overhead_s: Overhead,
     /// The work of the device that sized the VM's tiers, if one did.
@@ -141,9 +151,48 @@ pub struct Provisioned {
     /// Resizes that were refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
+    /// The sizes of the VM's nodes whenever they changed, at most 1,024 entries.
+    pub sizes: Vec<SizeAt>,
+    /// The orders for sizes, the first 1,024.
+    pub orders: Vec<OrderAt>,
+    /// Number of orders after those.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_orders: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_none(time_s: &f64) -> bool {
+    *time_s <= 0.0
+}
+
+impl SizeAt {
+    /// Bytes of all tiers together.
+    #[must_use]
+    pub fn whole_bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
 }
 
 impl Provisioned {
+    /// Whether the size was ordered to change after the VM had booted: the first order is for the sizes to begin with.
+    #[must_use]
+    pub fn was_resized(&self) -> bool {
+        self.orders.len() > 1
+    }
+
+    /// The sizes from the time on at which the VM had those that it was to begin with.
+    pub fn sizes_after_boot(&self) -> impl Iterator<Item = &SizeAt> {
+        let next = self.orders.get(1);
+        let begin: u64 = next.map_or(u64::MAX, |order| order.from_bytes.iter().sum());
+        let early = move |size: &&SizeAt| size.whole_bytes() > begin;
+        self.sizes.iter().skip_while(early)
+    }
+
     /// The result of a device's work, and its cost.
     pub(super) fn of(device: &provision::Provisioned) -> Self {
         let scale = device.scale();
@@ -155,7 +204,22 @@ impl Provisioned {
             at_s: float(refused.at_ns) / 1e9,
             why: refused.why.clone(),
         });
+        let sizes = device.history().sizes().iter().map(|sizes| SizeAt {
+            at_s: float(sizes.at_ns) / 1e9,
+            bytes: bytes(sizes.pages),
+        });
+        let (orders, more_orders) = device.history().orders();
+        let orders = orders.iter().map(|order| OrderAt {
+            at_s: float(order.at_ns) / 1e9,
+            from_bytes: bytes(order.from),
+            to_bytes: order.to_bytes.clone(),
+            origin: order.origin.clone(),
+            reason: order.reason.clone(),
+        });
         Self {
+            sizes: sizes.collect(),
+            orders: orders.collect(),
+            more_orders,
             by: device.by().name().into(),
             wanted_bytes: bytes(device.wanted()),
             given_bytes: bytes(device.given()),
@@ -163,6 +227,30 @@ impl Provisioned {
             refused: refused.collect(),
         }
     }
+}
+
+/// The sizes of a VM's nodes at a time.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct SizeAt {
+    /// The time, s.
+    pub at_s: f64,
+    /// Bytes per tier.
+    pub bytes: Vec<u64>,
+}
+
+/// An order for sizes of a VM.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct OrderAt {
+    /// The time of the order, s.
+    pub at_s: f64,
+    /// The sizes of the VM's nodes at that time, bytes per tier.
+    pub from_bytes: Vec<u64>,
+    /// The size that each tier is to have, bytes; `null`: unchanged. The balloon's orders have one size for all tiers.
+    pub to_bytes: Vec<Option<u64>>,
+    /// The giver of the order, as `terrace show` names it.
+    pub origin: String,
+    /// The reason of the order; empty if none was given.
+    pub reason: String,
 }
 
 /// A request for sizes that was refused.

@@ -3,9 +3,9 @@
 //! The scenario itself is proved already ([`crate::scenario`]). Only errors that setup alone can show are left: a
 //! file of the load, the engine's own rules, sizes that are refused.
 
-use terrace_core::policy::{Move, Observe, Policy};
+use terrace_core::policy::{Move, Observe, Policy, Share};
 use terrace_core::provision::ProvisionConfig;
-use terrace_core::{Engine, EngineConfig, Log, Session, TierConfig};
+use terrace_core::{Engine, EngineConfig, Log, PolicyChoice, Session, TierConfig};
 use terrace_pagetable::Scanner;
 use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
@@ -15,8 +15,9 @@ use super::clock::Clock;
 use super::demand_result::WorkingSets;
 use super::machine::Machine;
 use super::recorder::Recorder;
+use super::sharing;
 use super::timeline::{Timeline, VmTimeline};
-use super::{Options, Profiles, RunError, Simulation, sizes};
+use super::{Options, Profiles, Reports, RunError, Simulation, sizes};
 use crate::base::access::Access;
 use crate::base::load::{Context, Stop};
 use crate::base::number::{float, low, to_usize, whole};
@@ -83,6 +84,11 @@ pub(super) fn simulation(
     let cpus = to_usize(u64::from(scenario.machine.management_cpus));
     let costs = Costs {
         move_batch: to_usize(u64::from(scenario.machine.migrate_batch)),
+        swap_write: scenario.machine.swap_write_ns * PS,
+        swap_next_write: match scenario.machine.swap_write_ns {
+            0 => 0,
+            _ => Costs::default().swap_next_write,
+        },
         ..Costs::default()
     };
     let caches = Caches {
@@ -95,10 +101,10 @@ pub(super) fn simulation(
         session,
         management: Management::new(cpus, scale),
         recorder: Recorder::new(timeline(scenario, &vms), options.sample_every_ns),
-        memory_at: 0,
-        statistics_at: 0,
+        due: Reports::default(),
         working_sets: vec![WorkingSets::default(); vms.len()],
         rounds: vec![0; vms.len()],
+        fast_sizes: vec![0; vms.len()],
         state: (0, 0),
         vms,
         scenario: scenario.clone(),
@@ -194,7 +200,8 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
     let tier = |(at, tier): (usize, &Tier)| {
         let bytes = tier.bytes / scale;
         let kernel_reserve = if at == 0 { headroom(scenario, at) } else { 0 };
-        let reserve = if several && at == 0 {
+        // A rule that sizes VMs keeps its reserve itself.
+        let reserve = if several && at == 0 && !scenario.host.share.sizes_vms() {
             scenario.host.reserve
         } else {
             0.0
@@ -209,16 +216,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         }
     };
     let policies = scenario.vms.iter().filter_map(|vm| match &vm.policy {
-        HostPolicy::Engine(_, choice) => {
-            let own =
-                matches!(choice, terrace_core::PolicyChoice::Composed(s) if s.share.is_some());
-            let choice = if own {
-                choice.clone()
-            } else {
-                choice.with_share(scenario.host.share)
-            };
-            Some((vm.name.clone(), choice))
-        }
+        HostPolicy::Engine(_, choice) => Some((vm.name.clone(), stages(scenario, vm, choice))),
         _ => None,
     });
     EngineConfig {
@@ -236,12 +234,29 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
         demand: given.demand.scaled(scale),
+        arbiter: sharing::config(scenario, given.arbiter),
         provision: ProvisionConfig {
             // Tiers of a simulated VM may be as small as one likes.
             least_first_tier_bytes: 0,
             ..given.provision
         },
         ..given
+    }
+}
+
+/// A VM's policy with the stages that follow from the host and from the VM's device.
+fn stages(scenario: &Scenario, vm: &scenario::Vm, choice: &PolicyChoice) -> PolicyChoice {
+    let by_guest = vm.moves_in_guest();
+    let choice = match by_guest {
+        true => choice.with_move(Move::Guest),
+        false => choice.clone(),
+    };
+    let own = matches!(&choice, PolicyChoice::Composed(stages) if stages.share.is_some());
+    match own {
+        true => choice,
+        // The device shares what such a VM has.
+        false if by_guest && vm.provision.is_some() => choice.with_share(Share::Island),
+        false => choice.with_share(scenario.host.share.of_policies()),
     }
 }
 
@@ -272,12 +287,19 @@ fn vm(
     }
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
+    let mut answers = Answers::default();
     if let Some(device) = &provision {
-        fit = device.fit(space.guest.pages() + counted_tables(spec, &space));
+        (fit, answers.reclaim) = first_memory(spec, scale, device, &mut space);
     }
     let tables = spec.initial.tables;
     start::back(&space.guest, &mut space.second, deal(spec), tables, &fit);
-    let mut answers = answers(scenario, spec, &mut space)?;
+    split_by_balloon(spec, provision.as_deref(), &mut space);
+    begin_programs(scenario, spec, &mut space, &mut answers)?;
+    let guest_moves = stages.is_some_and(|stages| stages.moves == Move::Guest);
+    if guest_moves && provision.is_none() {
+        // Of the last tier there is more, so that there is room to demote.
+        space.quota.limit_to(&fit[..fit.len().saturating_sub(1)]);
+    }
     if let Some((name, side)) = spec.baseline() {
         if spec.splits() {
             space.second = space.second.splittable(side == Side::Host);
@@ -285,11 +307,7 @@ fn vm(
         let attached = attach(&mut space, scenario, spec, name, side, provision.as_deref());
         answers.placer = Some(Box::new(attached));
     }
-    let window_ps = window_ms * 1_000_000 / scale * PS;
-    let clairvoyant = match &spec.policy {
-        HostPolicy::Clairvoyant(_, by) => Some(Clairvoyant::new(*by, fit.clone(), window_ps)),
-        _ => None,
-    };
+    let clairvoyant = clairvoyant(spec, &fit, window_ms * 1_000_000 / scale * PS);
     if options.profile || clairvoyant.is_some() {
         space.profile = Some(profiled::empty(&space));
     }
@@ -299,6 +317,11 @@ fn vm(
     let duration = match spec.stop {
         Stop::Duration(ns) => Some((ns / scale).max(1) * PS),
         Stop::Ops(_) | Stop::Trace => None,
+    };
+    let endless = match spec.policy {
+        HostPolicy::AllFast => Some(0),
+        HostPolicy::AllSlow => Some(start::last(&fit)),
+        _ => None,
     };
     Ok(Vm {
         id,
@@ -312,12 +335,48 @@ fn vm(
         schedule: Schedule::new(begins, duration),
         account: Account::default(),
         balloon: spec.shortage.balloon.clone(),
-        endless: match spec.policy {
-            HostPolicy::AllFast => Some(0),
-            HostPolicy::AllSlow => Some(start::last(&fit)),
-            _ => None,
-        },
+        endless,
     })
+}
+
+/// The bound that knows each window beforehand, if it is the policy.
+fn clairvoyant(spec: &scenario::Vm, fit: &[u64], window_ps: u64) -> Option<Clairvoyant> {
+    match &spec.policy {
+        HostPolicy::Clairvoyant(_, by) => Some(Clairvoyant::new(*by, fit.to_vec(), window_ps)),
+        _ => None,
+    }
+}
+
+/// The units of each tier that the load gets at first of a guest that a device sizes, and the guest's kernel, if that swaps.
+fn first_memory(
+    spec: &scenario::Vm,
+    scale: u64,
+    device: &Provisioned,
+    space: &mut Space,
+) -> (Vec<u64>, Option<Reclaim>) {
+    let (tables, unit) = (counted_tables(spec, space), space.second.pages_per_unit());
+    let most = device.given().iter().sum::<u64>().saturating_sub(tables);
+    let pages = space.guest.pages().next_multiple_of(unit);
+    let fit = device.fit(pages.min(most) + tables);
+    let fit = fit.iter().map(|pages| pages / unit).collect();
+    let reclaim = spec.is_sized().then(|| {
+        let mut reclaim = Reclaim::sized(device.zones(), swap(spec, scale));
+        // Its program fills the memory that there is at first; the rest it has not touched.
+        let untouched = low(most.min(space.guest.pages()));
+        reclaim.release(space, untouched);
+        reclaim
+    });
+    (fit, reclaim)
+}
+
+/// Lets the host split the pages that a balloon of 4 KiB pages takes from a guest of 2 MiB ones.
+fn split_by_balloon(spec: &scenario::Vm, device: Option<&Provisioned>, space: &mut Space) {
+    if let Some(device) = device.filter(|_| spec.is_split_by_balloon()) {
+        let whole = second_stage(&space.guest, spec.pages.host);
+        let second = std::mem::replace(&mut space.second, whole);
+        space.second = second.splittable(true);
+        device.limit(space);
+    }
 }
 
 /// Places the pages of the VMs under `static-best`.
@@ -329,7 +388,9 @@ pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
         if spec.policy == HostPolicy::StaticBest {
             let fit = match &vm.provision {
                 Some(device) => {
-                    device.fit(vm.space.guest.pages() + counted_tables(spec, &vm.space))
+                    let pages = vm.space.guest.pages() + counted_tables(spec, &vm.space);
+                    let unit = vm.space.second.pages_per_unit();
+                    device.fit(pages).iter().map(|pages| pages / unit).collect()
                 }
                 None => fit(spec, scale),
             };
@@ -344,7 +405,10 @@ pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
 /// Pages of the guest's tables that count within the VM's sizes.
 fn counted_tables(spec: &scenario::Vm, space: &Space) -> u64 {
     match spec.initial.tables {
-        Tables::Along => u64::from(space.guest.table_frames()),
+        Tables::Along => match space.second.pages_per_unit() {
+            1 => u64::from(space.guest.table_frames()),
+            pages => u64::from(space.second.tables()) * pages,
+        },
         Tables::First | Tables::Slow => 0,
     }
 }
@@ -363,33 +427,39 @@ fn deal(spec: &scenario::Vm) -> Deal {
     }
 }
 
-/// The sources of answers to a VM's faults, but for a mechanism: the guest's kernel, if it lacks memory.
-fn answers(
+/// Sets up the guest's kernel if the guest lacks memory, or if its programs free theirs.
+fn begin_programs(
     scenario: &Scenario,
     spec: &scenario::Vm,
     space: &mut Space,
-) -> Result<Answers, RunError> {
+    answers: &mut Answers,
+) -> Result<(), RunError> {
     let scale = scenario.machine.scale;
     let (pages, ram) = (space.guest.pages(), ram(spec, scale));
     let first = spec.workload.first_program(scale, &scenario.folder);
     let first = first.map_err(|error| RunError(error.to_string()))?;
     let short = pages > ram || !spec.shortage.balloon.is_empty();
-    let mut answers = Answers::default();
-    if short || first.is_some() {
+    if answers.reclaim.is_none() && (short || first.is_some()) {
         let spare = ram.saturating_sub(pages);
-        let mut reclaim = Reclaim::new(spare, spec.shortage.swap / scale / PAGE_SIZE);
-        if let Some(first) = first {
-            // Later programs' pages are nowhere yet.
-            reclaim.release(space, low(first));
-        }
-        answers.reclaim = Some(reclaim);
+        answers.reclaim = Some(Reclaim::new(spare, swap(spec, scale)));
     }
-    Ok(answers)
+    if let (Some(reclaim), Some(first)) = (&mut answers.reclaim, first) {
+        // Later programs' pages are nowhere yet.
+        reclaim.release(space, low(first));
+    }
+    Ok(())
 }
 
-/// 4 KiB pages of a VM's memory, as simulated.
+/// 4 KiB pages of the guest's swap device, as simulated.
+fn swap(spec: &scenario::Vm, scale: u64) -> u64 {
+    spec.shortage.swap / scale / PAGE_SIZE
+}
+
+/// 4 KiB pages of a VM's memory, as simulated; of the most that a guest which swaps can be given.
 fn ram(spec: &scenario::Vm, scale: u64) -> u64 {
-    spec.bytes() / scale / PAGE_SIZE
+    let nodes = spec.provision.as_ref().filter(|_| spec.is_sized());
+    let bytes = nodes.map_or(spec.bytes(), |provision| provision.nodes.iter().sum());
+    bytes / scale / PAGE_SIZE
 }
 
 /// The device that sizes a VM's nodes, if one does, after the guest's first resize, and the time at which that is
@@ -407,9 +477,11 @@ fn provision(
     };
     let baseline = spec.baseline();
     let demotes = baseline.is_none_or(|(name, _)| name.demotes());
-    let mut device = Provisioned::new(how, &spec.sizes, scale, demotes);
+    let leaf = spec.pages.guest.bytes() / PAGE_SIZE;
+    let mut device = Provisioned::new(how, &spec.sizes, scale, demotes).of_leaves(leaf);
     sizes::boot(session, id, &spec.name, &spec.sizes, &mut device)?;
     let ps = device.begin(space, &Costs::default());
+    device.keep_sizes(0);
     let ns = ps / PS * scale;
     Ok((Some(Box::new(device)), Begins { ps, ns }))
 }
@@ -537,6 +609,16 @@ fn vcpus(
     Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
+/// Bytes of the guest's tables in the first tier that come on top of the VM's sizes: the engine counts them.
+pub(super) fn tables_above(vm: &Vm, spec: &scenario::Vm) -> u64 {
+    match (spec.initial.start, spec.initial.tables) {
+        (Start::FirstTouch, Tables::First) => {
+            u64::from(vm.space.second.tables()) * spec.pages.host.bytes()
+        }
+        _ => 0,
+    }
+}
+
 /// Reports to the engine the VMs that it manages.
 fn arrive(simulation: &mut Simulation) {
     let scale = simulation.scenario.machine.scale;
@@ -552,14 +634,7 @@ fn arrive(simulation: &mut Simulation) {
             };
             spec.sizes.len()
         ];
-        // Tables may come on top of the VM's sizes; the engine counts them.
-        let second = &vm.space.second;
-        let tables = match (spec.initial.start, spec.initial.tables) {
-            (Start::FirstTouch, Tables::First) => {
-                u64::from(second.tables()) * spec.pages.host.bytes()
-            }
-            _ => 0,
-        };
+        let tables = tables_above(vm, spec);
         let scaled = |bytes: u64| bytes / scale + tables;
         limits[0] = TierLimit {
             floor_bytes: spec.claim.floor.map_or(0, scaled),

@@ -3,14 +3,16 @@
 //! Sizes are those of the full-size machine, so that the engine's texts about them read as the scenario does. A
 //! device has an order as soon as it is given, and its guest's driver knows it.
 
-use terrace_core::{Log, Session};
+use terrace_core::policy::Move;
+use terrace_core::{Engine, Log, Session};
 use terrace_proto::provision::{
     Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers, ProviderKind,
     ProviderQuery, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesAnswer,
     SizesWanted, TierStatus, Verified,
 };
-use terrace_proto::{Action, Event, PAGE_SIZE, ProviderId, ResizeId, Tick, VmId};
+use terrace_proto::{Action, Command, Event, PAGE_SIZE, ProviderId, ResizeId, Tick, VmId};
 
+use super::setup::tables_above;
 use super::{RunError, Simulation};
 use crate::host::device::{BLOCK, Device};
 use crate::host::moves::position;
@@ -65,7 +67,11 @@ pub fn boot<L: Log>(
                     let report = report(device, request, [0; TIERS], Vec::new());
                     events.push(Event::ProviderSeen(Box::new(report)));
                 }
-                Action::Resize(order) => events.push(taken(device, &order)),
+                Action::Resize(order) => {
+                    let why = why(session.engine(), order.provider, Tick(0));
+                    device.keep_order(0, &order.size_bytes, why);
+                    events.push(taken(device, &order));
+                }
                 Action::Answer(answer) => answer
                     .result
                     .map_err(|why| RunError(why.text().to_owned()))
@@ -75,6 +81,16 @@ pub fn boot<L: Log>(
         }
     }
     Ok(())
+}
+
+/// The origin and the reason of the last order to a provider.
+fn why(engine: &Engine, provider: ProviderId, now: Tick) -> (String, String) {
+    let view = engine.provision().view(provider, now);
+    let order = view.and_then(|view| view.order);
+    let origin = order.map_or_else(String::new, |order| order.origin);
+    let reasons = engine.provision().reasons(provider, 0);
+    let reason = reasons.filter(|reason| reason.at == now).last();
+    (origin, reason.map_or_else(String::new, |r| r.text.clone()))
 }
 
 fn nodes(tiers: usize) -> Vec<u32> {
@@ -141,7 +157,7 @@ fn tier_status(device: &Provisioned, tier: usize, held: u64) -> TierStatus {
         whole_bytes: full(whole),
         block_bytes: match device.by() {
             Device::VirtioMem => BLOCK,
-            Device::Balloon | Device::Hyperflex => full(1),
+            Device::Balloon | Device::Hyperflex => full(device.leaf()),
         },
         page_bytes: PAGE_SIZE,
         target_bytes: full(target),
@@ -195,6 +211,38 @@ impl Simulation {
         }
     }
 
+    /// Keeps the sizes of all VMs that a device sizes.
+    pub(super) fn keep_sizes(&mut self) {
+        let now = self.now().0;
+        let devices = self.vms.iter_mut().filter_map(|vm| vm.provision.as_mut());
+        devices.for_each(|device| device.keep_sizes(now));
+    }
+
+    /// Tells the engine, once a second, how much of the first tier each VM may have whose guest moves pages between nodes that
+    /// a device sizes: what the node has, and what is free there with the host's memory behind it, which the engine
+    /// counts as held.
+    pub(super) fn follow_nodes(&mut self) {
+        let now = self.now().0;
+        if now < self.due.nodes {
+            return;
+        }
+        self.due.nodes = now + 1_000_000_000;
+        for at in 0..self.vms.len() {
+            let vm = &self.vms[at];
+            let by_guest = vm.stages.is_some_and(|stages| stages.moves == Move::Guest);
+            let Some(device) = vm.provision.as_ref().filter(|_| by_guest) else {
+                continue;
+            };
+            let idle = vm.space.quota.idle()[0] * vm.space.second.pages_per_unit();
+            let tables = tables_above(vm, &self.scenario.vms[at]);
+            let bytes = (device.given()[0] + idle) * PAGE_SIZE + tables;
+            if std::mem::replace(&mut self.fast_sizes[at], bytes) != bytes {
+                let size = Command::FastSize(vm.id, bytes);
+                self.hear(Event::Command(size));
+            }
+        }
+    }
+
     fn wanted(&mut self, vm: usize, now: u64) -> Option<SizesWanted> {
         let vm = self.vms.get_mut(vm)?;
         let (number, sizes) = vm.provision.as_mut()?.next_resize(now)?;
@@ -212,8 +260,11 @@ impl Simulation {
         match action {
             Action::QueryProvider(request) => self.query_provider(*request),
             Action::Resize(order) => {
+                let now = self.now();
+                let why = why(self.session.engine(), order.provider, now);
                 let vm = self.vm_of(order.provider)?;
                 let device = vm.provision.as_mut()?;
+                device.keep_order(now.0, &order.size_bytes, why);
                 let taken = taken(device, order);
                 let wanted = device.wanted();
                 if let Some(placer) = &mut vm.answers.placer {

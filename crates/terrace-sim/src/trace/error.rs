@@ -47,6 +47,21 @@ pub enum TraceError {
         /// The expected form.
         expected: String,
     },
+    /// A line that is too long, so that what follows cannot be a trace's text; the rest is not read.
+    #[error(
+        "{}:{line}: {text}: the line has no end within {limit} bytes, so this is no trace in text: give its \
+         format with --format (or the key format), or another file", file.display()
+    )]
+    EndlessLine {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The line's first bytes, shortened.
+        text: String,
+        /// The most bytes of a line.
+        limit: usize,
+    },
     /// A binary record that cannot be used.
     #[error("{}: record {record} at byte {offset}: {what}", file.display())]
     Record {

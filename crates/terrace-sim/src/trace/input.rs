@@ -24,7 +24,7 @@ pub(super) enum Line<'a> {
     /// The whole line.
     Whole(&'a [u8]),
     /// The first bytes of a line that is longer than [`MAX_LINE`].
-    TooLong(Vec<u8>),
+    TooLong(&'a [u8]),
 }
 
 impl Input {
@@ -80,19 +80,20 @@ impl Input {
         Ok((&self.buffer[self.start..self.end], self.ended))
     }
 
-    /// The next line; `None` at the end. The rest of a line that is too long is skipped.
+    /// The next line; `None` at the end. A line that is too long stays where it is, its rest unread: it may have no end.
     pub(super) fn line(&mut self) -> io::Result<Option<Line<'_>>> {
         let mut searched = 0;
         loop {
             let here = &self.buffer[self.start..self.end];
-            if let Some(at) = here[searched..].iter().position(|b| *b == b'\n') {
-                let line = self.start..self.start + searched + at;
+            let end = here[searched..].iter().position(|b| *b == b'\n');
+            searched = end.map_or(here.len(), |at| searched + at);
+            if searched > MAX_LINE {
+                return Ok(Some(Line::TooLong(&self.buffer[self.start..self.end])));
+            }
+            if end.is_some() {
+                let line = self.start..self.start + searched;
                 self.start = line.end + 1;
                 return Ok(Some(Line::Whole(trimmed(&self.buffer[line]))));
-            }
-            searched = here.len();
-            if searched > MAX_LINE {
-                return self.too_long().map(Some);
             }
             if !self.fill()? {
                 break;
@@ -101,22 +102,6 @@ impl Input {
         let line = self.start..self.end;
         self.start = self.end;
         Ok((!line.is_empty()).then(|| Line::Whole(trimmed(&self.buffer[line]))))
-    }
-
-    fn too_long(&mut self) -> io::Result<Line<'static>> {
-        let first = self.buffer[self.start..self.start + 64].to_vec();
-        loop {
-            let here = &self.buffer[self.start..self.end];
-            if let Some(at) = here.iter().position(|b| *b == b'\n') {
-                self.start += at + 1;
-                break;
-            }
-            self.start = self.end;
-            if !self.fill()? {
-                break;
-            }
-        }
-        Ok(Line::TooLong(first))
     }
 }
 

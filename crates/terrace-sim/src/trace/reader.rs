@@ -223,10 +223,12 @@ fn text(file: &Path, input: &mut Input, line: &mut u64, parse: Parse) -> Result<
     };
     let next = match got {
         None => return Ok(Next::End),
-        Some(Line::TooLong(start)) => Err(broken(
-            &start,
-            &format!("a line of at most {MAX_LINE} bytes"),
-        )),
+        Some(Line::TooLong(start)) => Err(TraceError::EndlessLine {
+            file: file.to_owned(),
+            line: *line + 1,
+            text: shortened(start),
+            limit: MAX_LINE,
+        }),
         Some(Line::Whole(text)) => match parse(text) {
             Ok(Some(record)) => Ok(Next::Access(record)),
             Ok(None) => Ok(Next::Ignored),

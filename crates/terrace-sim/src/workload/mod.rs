@@ -37,7 +37,7 @@ mod tests;
 use std::path::Path;
 
 use crate::base::access::{Pace, Source};
-use crate::base::load::Context;
+use crate::base::load::{Context, Stop};
 use crate::trace::{TraceError, TraceSpec};
 use source::{Endless, Generate};
 
@@ -173,6 +173,30 @@ impl Workload {
     #[must_use]
     pub fn frees_memory(&self) -> bool {
         matches!(&self.kind, WorkloadKind::Phases(phases) if phases.frees_memory())
+    }
+
+    /// Whether the load has phases of which one or more end by the clock.
+    #[must_use]
+    pub fn has_timed_phases(&self) -> bool {
+        matches!(&self.kind, WorkloadKind::Phases(phases) if phases.is_timed())
+    }
+
+    /// The file that the load is read from, relative to the scenario's folder, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.kind {
+            WorkloadKind::Masim(masim) => Some(&masim.file),
+            WorkloadKind::Trace(trace) => Some(&trace.file),
+            _ => None,
+        }
+    }
+
+    /// The ends of the load's phases, in order; none of a load without phases.
+    pub(crate) fn phase_ends(&self) -> Vec<Stop> {
+        match &self.kind {
+            WorkloadKind::Phases(phases) => phases.ends().collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// One source for each vCPU.

@@ -69,6 +69,12 @@ impl Phases {
         self.fresh
     }
 
+    /// Whether a phase ends by the clock.
+    pub(super) fn is_timed(&self) -> bool {
+        let mut stops = self.of.iter().map(|(_, stop)| stop);
+        stops.any(|stop| matches!(stop, Some(Stop::Duration(_))))
+    }
+
     /// Pages of the first phase, if each phase is a program of its own.
     pub(super) fn first_program(
         &self,
@@ -115,6 +121,11 @@ impl Phases {
         }
         // Parts are rounded up, so that the last phase lasts until the end.
         Ok(whole.unwrap_or(equal))
+    }
+
+    /// The ends of the phases, once they are settled.
+    pub(super) fn ends(&self) -> impl Iterator<Item = Stop> {
+        self.of.iter().filter_map(|(_, stop)| *stop)
     }
 
     pub(super) fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {

@@ -65,6 +65,23 @@ fn raminate_exchanges_page_for_page_where_fast_memory_is_full() {
 }
 
 #[test]
+fn raminate_moves_huge_pages_no_faster_than_small_ones() {
+    let vm = crate::edges::huge_pages("raminate");
+    // A simulated page of 2 MiB stands for 16 of them, the budget of 8 s; the first scan comes after 1 s of the 40.
+    let page = 16 * 512;
+    assert!((4 * page..=5 * page).contains(&vm.promoted_pages), "{vm:?}");
+}
+
+#[test]
+fn raminate_has_one_rate_limit_for_all_tiers_together() {
+    let vm = crate::edges::three_tiers("raminate");
+    let pages_a_second = 1024;
+    let moved = vm.promoted_pages + vm.demoted_pages;
+    assert!(moved > 15 * pages_a_second, "{vm:?}");
+    assert!(moved <= 30 * pages_a_second, "{vm:?}");
+}
+
+#[test]
 fn raminate_survives_full_tiers_huge_pages_and_three_tiers() {
     crate::edges::survives(["raminate@guest", "raminate@host"]);
 }

@@ -1,4 +1,4 @@
-//! What each way to a curve promises, as a check of accesses by page number. The same for cuts, loads and whole traces.
+//! The promise of each way to a curve, as a check of accesses by page number. The same for cuts, loads and whole traces.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use terrace_sim::trace::{OnBroken, Reader};
 const LEAST_SIZES: u32 = 20;
 /// Points of a hundred, in parts of a billion.
 const POINT: u64 = 10_000_000;
-/// Bounds of sampled curves of programs: in the mean, at most.
+/// Bounds of sampled curves of programs, and of loads with hot pages: in the mean, at most.
 pub const OF_PROGRAMS: [u64; 2] = [POINT, 2 * POINT];
 /// Bounds of sampled curves of loads without hot pages: a sample's threshold is known to a part of the root of its size,
 /// 1.1 %, and so are number and length of the distances. Three times that at most; where all misses end at one size, the

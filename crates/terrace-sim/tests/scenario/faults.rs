@@ -300,6 +300,37 @@ fn a_load_that_does_not_fit_the_vm_is_refused() {
 }
 
 #[test]
+fn a_phase_of_less_than_one_operation_at_its_scale_is_refused() {
+    let phase = |end: &str| {
+        format!(
+            "{{ kind = \"hotset\", size = \"16GiB\", hot = 0.2, hot_access = 0.9, write = 0.5{end} }}"
+        )
+    };
+    let phases = |ends: [&str; 2], whole: &str| {
+        let of = ends.map(phase).join(", ");
+        let load = format!("workload = {{ kind = \"phases\", of = [{of}]{whole} }}");
+        let (head, _) = MINIMAL.split_once("workload").expect("a workload");
+        parse(&format!("{head}{load}\n"))
+    };
+    for (ends, whole, key) in [
+        ([", ops = 64", ", ops = 1"], "", "ops"),
+        ([", ops = 63", ", ops = 64"], ", ops = 640", "ops"),
+        (["", ""], ", ops = 100", "ops"),
+        (
+            [", duration = \"1s\"", ", duration = \"63ns\""],
+            "",
+            "duration",
+        ),
+    ] {
+        let error = phases(ends, whole).expect_err(key);
+        let at = format!("/s/test.toml:7: vm.workload.of.{key}: ");
+        assert!(error.starts_with(&at), "{error}");
+        assert!(error.contains("at scale 64 are less than one"), "{error}");
+    }
+    assert!(phases([", ops = 64", ", ops = 65"], "").is_ok());
+}
+
+#[test]
 fn a_load_that_does_nothing_is_refused() {
     for end in ["duration = \"0s\"", "ops = 0"] {
         let error = parse(&MINIMAL.replace("duration = \"60s\"", end)).expect_err(end);
@@ -585,21 +616,33 @@ fn what_cannot_be_simulated_yet_is_refused() {
     refused(
         FULL,
         "\"island\"",
-        "\"dp\"",
+        "\"best\"",
         "34: host.share",
-        &["allowed is island, pool"],
+        &["allowed is island, pool, dp, trade, fair"],
     );
 }
 
 #[test]
-fn swap_and_balloons_of_huge_pages_are_refused() {
-    let huge = "policy = \"oracle\"\npage = \"2MiB\"\n";
+fn steps_of_a_balloon_and_swap_of_unlike_pages_are_refused() {
+    let vm = |more: &str| MINIMAL.replace("workload", &format!("{more}\nworkload"));
+    let step = vm("balloon = [{ at = \"1s\", size = \"1GiB\" }]");
     refused(
-        &FULL.replace("scale = 16", "scale = 8"),
-        "policy = \"oracle\"\n",
-        huge,
-        "25: vm.swap",
-        &["set page = \"4KiB\""],
+        &step,
+        "balloon",
+        "page = \"2MiB\"\nballoon",
+        "8: vm.balloon",
+        &["page = \"4KiB\"", "provision"],
+    );
+    let swap = vm("swap = \"1GiB\"");
+    let huge = swap.replace("swap", "page = \"2MiB\"\nswap");
+    let huge = huge.replace("\"]\n", "\"]\nscale = 4\n");
+    assert_eq!(parse(&huge).expect("valid").vms[0].shortage.swap, 1 << 30);
+    refused(
+        &swap,
+        "swap",
+        "host_page = \"2MiB\"\nswap",
+        "8: vm.swap",
+        &["set page"],
     );
 }
 

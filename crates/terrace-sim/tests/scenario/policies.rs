@@ -1,7 +1,7 @@
 //! Tests of policies that a scenario may not name.
 
-use super::MINIMAL;
 use super::faults::refused;
+use super::{MINIMAL, parse};
 
 #[test]
 fn bounds_have_no_stages_and_blind_policies_are_not_simulated() {
@@ -162,5 +162,80 @@ fn parameters_of_damos_fit_together() {
     ] {
         let at = format!("7: vm.policy.{key}");
         refused(MINIMAL, "slow = \"32GiB\"\n", &with(keys), &at, &[what]);
+    }
+}
+
+#[test]
+fn keys_of_hot_lists_are_refused_at_their_own_key() {
+    let with =
+        |keys: &str| format!("slow = \"32GiB\"\npolicy = {{ base = \"hmvisor\", {keys} }}\n");
+    for (keys, key, what) in [
+        (
+            "lists = 16",
+            "lists",
+            "16 is out of range: allowed is 1 to 15",
+        ),
+        (
+            "decay_time = \"1s\"",
+            "decay_time",
+            "\"1s\" is out of range: allowed is 1 to 7 epochs",
+        ),
+        (
+            "place = \"exchange\"",
+            "estimate",
+            "hot-lists needs place = \"top-lists\" as well",
+        ),
+        (
+            // A write counts 3 on persistent memory.
+            "sub_epochs = 8",
+            "hotness_threshold",
+            "30 is out of range: allowed is up to 23, because no count exceeds 24: 8 sub-epochs",
+        ),
+    ] {
+        let at = format!("7: vm.policy.{key}");
+        refused(MINIMAL, "slow = \"32GiB\"\n", &with(keys), &at, &[what]);
+    }
+}
+
+#[test]
+fn an_unknown_key_of_a_policy_is_told_with_the_keys_of_its_base() {
+    for (base, keys, others) in [
+        ("hmvisor", "`move`, `where`, `lists`", "`period`"),
+        ("vtmm", "`move`, `where`", "`lists`"),
+        ("hyperplace", "`where`, `period`, `epoch_ms`", "`lists`"),
+        ("oracle", "allowed is `base`, `by`", "`where`"),
+    ] {
+        let policy = format!("slow = \"32GiB\"\npolicy = {{ base = \"{base}\", thresold = 3 }}\n");
+        let text = MINIMAL.replace("slow = \"32GiB\"\n", &policy);
+        let error = parse(&text).expect_err("unknown");
+        assert!(error.contains("unknown field `thresold`"), "{error}");
+        assert!(error.contains(keys) && !error.contains(others), "{error}");
+    }
+}
+
+#[test]
+fn keys_of_hot_lists_are_refused_on_policies_without_lists() {
+    for base in [
+        "raminate",
+        "numab2",
+        "memory-mode",
+        "clairvoyant",
+        "static-best",
+        "first-touch",
+    ] {
+        for key in [
+            "lists = 4",
+            "sub_epoch = \"100ms\"",
+            "sub_epochs = 10",
+            "hotness_threshold = 3",
+            "decay_time = \"10s\"",
+            "sides = \"double\"",
+        ] {
+            let policy = format!("slow = \"32GiB\"\npolicy = {{ base = \"{base}\", {key} }}\n");
+            let name = key.split(' ').next().expect("a key");
+            let at = format!("7: vm.policy.{name}");
+            let what = ["belongs to base = \"hmvisor\" alone: leave it out"];
+            refused(MINIMAL, "slow = \"32GiB\"\n", &policy, &at, &what);
+        }
     }
 }

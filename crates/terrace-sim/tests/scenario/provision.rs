@@ -163,26 +163,151 @@ fn virtio_mem_takes_whole_blocks_only() {
 }
 
 #[test]
-fn a_device_with_swap_an_old_balloon_or_huge_pages_is_refused() {
+fn a_device_with_an_old_balloon_or_huge_pages_is_refused() {
     let text = base("provision = \"hyperflex\"");
-    for more in [
-        "swap = \"1GiB\"",
-        "balloon = [{ at = \"1s\", size = \"1GiB\" }]",
-    ] {
-        refused(
-            &text,
-            "policy = \"tpp\"",
-            &format!("policy = \"first-touch\"\n{more}"),
-            "9: vm.provision",
-            &["swap", "`resize`"],
-        );
-    }
+    let more = "balloon = [{ at = \"1s\", size = \"1GiB\" }]";
+    refused(
+        &text,
+        "policy = \"tpp\"",
+        &format!("policy = \"first-touch\"\n{more}"),
+        "9: vm.provision",
+        &["`balloon`", "`resize`"],
+    );
     refused(
         &text,
         "policy = \"tpp\"",
         "policy = \"tpp\"\npage = \"2MiB\"",
         "9: vm.provision",
         &["page = \"4KiB\""],
+    );
+}
+
+#[test]
+fn swap_beside_a_device_is_read_but_not_for_every_policy() {
+    let text = base("provision = \"hyperflex\"\nswap = \"1GiB\"");
+    let text = text.replace("\"tpp\"", "\"first-touch\"");
+    let vm = parse(&text).expect("valid").vms.remove(0);
+    assert_eq!(vm.shortage.swap, 1 << 30);
+    refused(
+        &text,
+        "\"first-touch\"",
+        "\"static-best\"",
+        "8: vm.provision",
+        &["swap"],
+    );
+    refused(
+        &text,
+        "\"first-touch\"",
+        "\"tpp\"",
+        "7: vm.policy",
+        &["swap"],
+    );
+}
+
+#[test]
+fn a_policy_that_moves_nothing_leaves_nodes_to_a_device() {
+    let text = base("provision = \"balloon\"").replace("\"tpp\"", "\"hpmbs\"");
+    let text = text.replace("\"]\n", "\"]\nscale = 4\n");
+    parse(&text).expect("valid");
+}
+
+#[test]
+fn a_balloon_of_a_vm_of_one_tier_has_one_node() {
+    let read = |by: &str, tiers: &str, more: &str| {
+        let text = base(&format!("provision = \"{by}\"\n{more}"));
+        let text = text.replace("fast = \"8GiB\"\nslow = \"32GiB\"", tiers);
+        let vm = parse(&text).expect("valid").vms.remove(0);
+        vm.provision.expect("a device").nodes
+    };
+    let one = "tiers = [\"32GiB\", \"0B\"]";
+    assert_eq!(read("balloon", one, ""), [32 << 30, 0]);
+    let ceiling = "memory_ceiling = \"40GiB\"";
+    assert_eq!(read("balloon", one, ceiling), [40 << 30, 0]);
+    assert_eq!(read("virtio-mem", one, ceiling), [40 << 30, 0]);
+    let later = "resize = [{ at = \"1s\", fast = \"31GiB\", slow = \"1GiB\" }]";
+    assert_eq!(read("balloon", one, later), [32 << 30, 32 << 30]);
+    assert_eq!(read("hyperflex", one, ""), [32 << 30, 32 << 30]);
+}
+
+#[test]
+fn bounds_of_memory_are_a_quarter_and_the_nodes_unless_said() {
+    let read = |more: &str| {
+        let text = base(&format!("provision = \"hyperflex\"\n{more}"));
+        let vm = parse(&text).expect("valid").vms.remove(0);
+        (vm.memory_floor() >> 30, vm.memory_ceiling() >> 30)
+    };
+    assert_eq!(read(""), (10, 80));
+    assert_eq!(read("memory_floor = \"20GiB\""), (20, 80));
+    assert_eq!(read("memory_ceiling = \"50GiB\""), (10, 50));
+    let vm = parse(&base("")).expect("valid").vms.remove(0);
+    assert_eq!(
+        (vm.memory_floor(), vm.memory_ceiling()),
+        (10 << 30, 40 << 30)
+    );
+}
+
+#[test]
+fn bounds_that_no_vm_can_keep_are_refused() {
+    let text =
+        base("provision = \"hyperflex\"\nmemory_floor = \"20GiB\"\nmemory_ceiling = \"50GiB\"");
+    refused(
+        &text,
+        "\"20GiB\"",
+        "\"41GiB\"",
+        "9: vm.memory_floor",
+        &["41GiB", "40GiB"],
+    );
+    refused(
+        &text,
+        "\"50GiB\"",
+        "\"39GiB\"",
+        "10: vm.memory_ceiling",
+        &["39GiB", "40GiB", "80GiB"],
+    );
+    refused(
+        &text,
+        "provision = \"hyperflex\"",
+        "provision = \"static\"",
+        "9: vm.memory_floor",
+        &["set provision"],
+    );
+}
+
+#[test]
+fn rules_of_sharing_are_known_and_those_to_come_refused() {
+    let host = "\n[host]\nshare = \"dp\"\nreserve = 0.1\nprice_ratio = 4.0\n";
+    let text = base("provision = \"hyperflex\"") + host;
+    let room = "tiers = [\"dram\", \"pmem\"]\nsizes = [\"40GiB\", \"40GiB\"]";
+    let text = text.replace("tiers = [\"dram\", \"pmem\"]", room);
+    let scenario = parse(&text).expect("valid");
+    assert_eq!(scenario.host.share.name(), "dp");
+    assert_eq!(scenario.host.reserve, 0.1);
+    assert_eq!(scenario.host.price_ratio, Some(4.0));
+    refused(&text, "4.0", "0.5", "15: host.price_ratio", &["1 to 1000"]);
+    for (key, there) in [
+        ("rule = \"dp\"", "host.share"),
+        ("reserve_percent = 9", "host.reserve"),
+        ("scale = 2", "machine.scale"),
+        ("price_ratio_milli = 2000", "host.price_ratio"),
+        ("slow_access_extra_ns = 9", "machine.tiers"),
+    ] {
+        let error = parse(&format!("{text}[engine.arbiter]\n{key}\n")).expect_err("given twice");
+        assert!(error.contains(there), "{error}");
+    }
+    for share in ["trade", "fair"] {
+        let scenario = parse(&text.replace("\"dp\"", &format!("\"{share}\"")));
+        assert_eq!(scenario.expect("valid").host.share.name(), share);
+    }
+    let still = parse(&base("")).expect("valid");
+    assert_eq!(
+        still.with_share("fair").expect("valid").host.share.name(),
+        "fair"
+    );
+    let error = still.with_share("fairly").unwrap_err().to_string();
+    assert!(error.contains("island, pool, dp, trade, fair"), "{error}");
+    assert_eq!(
+        still.with_share("island").expect("valid").host.share.name(),
+        "island"
     );
 }
 

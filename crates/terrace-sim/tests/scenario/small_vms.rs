@@ -145,6 +145,12 @@ fn variants_of_a_scenario_are_checked_too() {
     assert!(
         error(&vtmm, "memtis").starts_with("policy memtis: vm.policy: \"memtis\" keeps 50 MiB")
     );
+    let large = parse(&super::MINIMAL.replace("[[vm]]", "scale = 8\n[[vm]]")).expect("valid");
+    let faults = error(&large, "hpmbs");
+    assert!(
+        faults.starts_with("policy hpmbs: machine.scale: at scale 8"),
+        "{faults}"
+    );
     let memtis = parse(&scenario("memtis", "256MiB", "1GiB")).expect("valid");
     let fault = memtis.with_fast(128 << 20).expect_err("too small");
     assert!(fault.to_string().contains("more than a quarter"), "{fault}");

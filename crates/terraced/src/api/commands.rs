@@ -8,7 +8,7 @@ use terrace_proto::{Command, Gpa, TierLimit, VmId};
 use super::failure::{Failure, gone, no_vm};
 use super::views::mode;
 use crate::registry::VmKey;
-use crate::served::Served;
+use crate::served::{BalanceChange, Served};
 use terrace_config::{MAX_WEIGHT, TierBytes, has_a_unit, tier_named};
 
 impl dyn Served + '_ {
@@ -34,10 +34,15 @@ impl dyn Served + '_ {
 
     /// `POST /v1/vms/{name}/set`.
     pub fn set(&mut self, name: &str, setting: &api::Setting) -> Result<api::Done, Failure> {
+        if let Some(change) = balance(setting)? {
+            return self.set_balance(name, setting, change);
+        }
+        if setting.key == "weight" {
+            return self.set_weight(name, setting);
+        }
         let id = self.managed_id(name)?;
         let command = match setting.key.as_str() {
             "moves" => Command::Moves(id, on_or_off(&setting.value)?),
-            "weight" => Command::Weight(id, weight(&setting.value)?),
             "fast" => {
                 let fast = bytes(&setting.value)?;
                 self.within_tier("fast", 0, fast)?;
@@ -51,10 +56,39 @@ impl dyn Served + '_ {
         })
     }
 
+    /// Sets the weight of a VM that is observed, shares memory, or both.
+    fn set_weight(&mut self, name: &str, setting: &api::Setting) -> Result<api::Done, Failure> {
+        let (vm, weight) = (self.known(name)?, weight(&setting.value)?);
+        let shares = self.balance(vm, BalanceChange::Weight(weight)).is_ok();
+        match self.id_of(vm) {
+            Ok(id) => self.command(Command::Weight(id, weight))?,
+            Err(_) if shares => {}
+            Err(unmanaged) => return Err(unmanaged),
+        }
+        Ok(api::Done {
+            done: format!("{name}: weight = {}", setting.value),
+        })
+    }
+
+    fn set_balance(
+        &mut self,
+        name: &str,
+        setting: &api::Setting,
+        change: BalanceChange,
+    ) -> Result<api::Done, Failure> {
+        let vm = self.known(name)?;
+        self.balance(vm, change)
+            .map_err(|why| Failure::NotNow(format!("{name}: {why}")))?;
+        Ok(api::Done {
+            done: format!("{name}: {} = {}", setting.key, setting.value),
+        })
+    }
+
     fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
         let unknown = || {
             Failure::Invalid(format!(
-                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling"
+                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling, balance, memory_floor, \
+                 memory_ceiling"
             ))
         };
         // Without a tier's name it is the first one's, as for `fast`.
@@ -99,6 +133,7 @@ impl dyn Served + '_ {
     pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
         let vm = self.known(name)?;
         let agent = self.halt_agent(vm, halt);
+        let balanced = self.balance(vm, BalanceChange::Halted(halt)).is_ok();
         let command = if halt {
             Command::Pause
         } else {
@@ -106,7 +141,7 @@ impl dyn Served + '_ {
         };
         match self.id_of(vm) {
             Ok(id) => self.command(command(Some(id)))?,
-            Err(_) if agent => {}
+            Err(_) if agent || balanced => {}
             Err(unmanaged) => return Err(unmanaged),
         }
         let said = if halt { "paused" } else { "resumed" };
@@ -162,6 +197,21 @@ fn weight(value: &str) -> Result<u32, Failure> {
             "{value}: not a weight; write a number from 1 to {MAX_WEIGHT} (1000 is normal)"
         ))
     })
+}
+
+/// The change of a VM's part in the sharing of memory that a setting names, if it names one.
+fn balance(setting: &api::Setting) -> Result<Option<BalanceChange>, Failure> {
+    let size = |key: &str| {
+        let size = bytes(&setting.value)?;
+        has_a_unit(key, size).map_err(Failure::Invalid)?;
+        Ok::<_, Failure>(size)
+    };
+    Ok(Some(match setting.key.as_str() {
+        "balance" => BalanceChange::On(on_or_off(&setting.value)?),
+        "memory_floor" => BalanceChange::Floor(size("memory_floor")?),
+        "memory_ceiling" => BalanceChange::Ceiling(size("memory_ceiling")?),
+        _ => return Ok(None),
+    }))
 }
 
 fn on_or_off(value: &str) -> Result<bool, Failure> {

@@ -17,6 +17,7 @@ impl Daemon {
     pub fn found(&mut self, found: Discovered) {
         if let Some(vm) = self.take_in(found) {
             self.keep_provider(vm, false);
+            self.enter_rights(vm);
         }
     }
 

@@ -1,15 +1,16 @@
 //! VMs that change size: the loop's work for their providers and reconcilers.
 
 use terrace_api::provision::{ProvisioningStatus, Resize};
+use terrace_core::arbiter::Rule;
 use terrace_host::Finding;
-use terrace_proto::Event;
 use terrace_proto::provision::{NotOrdered, Origin};
+use terrace_proto::{Event, MemoryBalance};
 
 use super::Daemon;
 use crate::messages::ProviderNews;
 use crate::provisioning::{self, ResizeCandidate, three_ways};
 use crate::registry::VmKey;
-use crate::served::ResizeAnswer;
+use crate::served::{BalanceChange, ResizeAnswer};
 
 impl Daemon {
     /// Starts the reconciler of a VM that was found, or that an operator asks for, if the VM has resizable memory.
@@ -36,12 +37,78 @@ impl Daemon {
             .provisioning
             .keep(candidate, self.host.root(), &self.inbox)
         {
-            Ok(events) => self.handle_all(events),
+            Ok(events) => {
+                self.handle_all(events);
+                self.enter_rights(vm);
+            }
             Err(error) => self.tell_of(
                 vm,
                 format!("its memory cannot be resized: its thread could not be started: {error}"),
             ),
         }
+    }
+
+    /// Tells the engine a VM's rights in the sharing of memory, if they are new.
+    pub fn enter_rights(&mut self, vm: VmKey) {
+        let is_off = self.config.engine.arbiter.rule == Rule::Off;
+        let Some(entry) = self.vms.get(vm).filter(|_| !is_off) else {
+            return;
+        };
+        let Ok(config) = self.config.vm(&entry.name) else {
+            return;
+        };
+        let id = entry.managed.as_ref().map(|managed| managed.id);
+        let events = self.provisioning.enter_rights(vm, id, &config);
+        self.handle_all(events);
+    }
+
+    /// Changes a VM's part in the sharing of memory until the daemon restarts.
+    ///
+    /// # Errors
+    /// If it has none: the reason.
+    pub fn set_balance(&mut self, vm: VmKey, change: BalanceChange) -> Result<(), String> {
+        let Some(rights) = self.provisioning.rights(vm) else {
+            return Err("nothing resizes it, or mode is \"off\" under [balance]".into());
+        };
+        let provider = rights.provider;
+        let event = match change {
+            BalanceChange::On(is_on) => Some(Event::MemoryBalance(MemoryBalance {
+                provider,
+                is_on,
+                is_pause: false,
+            })),
+            BalanceChange::Halted(halted) => Some(Event::MemoryBalance(MemoryBalance {
+                provider,
+                is_on: !halted,
+                is_pause: true,
+            })),
+            BalanceChange::Floor(0) => {
+                return Err(
+                    "a VM that shares memory needs a memory_floor; balance=off leaves it alone"
+                        .into(),
+                );
+            }
+            BalanceChange::Floor(_) if rights.floor_bytes == 0 => {
+                return Err("it has no memory_floor in the configuration: set one there and restart terraced".into());
+            }
+            BalanceChange::Floor(bytes) if bytes > rights.ceiling_bytes => {
+                return Err("the floor would be above the ceiling".into());
+            }
+            BalanceChange::Ceiling(bytes) if bytes < rights.floor_bytes => {
+                return Err("the floor would be above the ceiling".into());
+            }
+            BalanceChange::Floor(bytes) => self
+                .provisioning
+                .change_rights(vm, |rights| rights.floor_bytes = bytes),
+            BalanceChange::Ceiling(bytes) => self
+                .provisioning
+                .change_rights(vm, |rights| rights.ceiling_bytes = bytes),
+            BalanceChange::Weight(weight) => self
+                .provisioning
+                .change_rights(vm, |rights| rights.weight = weight),
+        };
+        self.handle_all(event.into_iter().collect());
+        Ok(())
     }
 
     /// Tells the engine that a VM's provider may have another size, or be gone.

@@ -12,7 +12,7 @@ use crate::confine;
 use crate::events::Events;
 use crate::provisioning::findings;
 use crate::registry::{Registry, VmKey};
-use crate::served::{FindHost, Over, ResizeAnswer, Served};
+use crate::served::{BalanceChange, FindHost, Over, ResizeAnswer, Served};
 
 impl Served for Daemon {
     fn engine(&self) -> &Engine {
@@ -83,6 +83,10 @@ impl Served for Daemon {
         sizes: &Resize,
     ) -> Result<ResizeAnswer, NotOrdered> {
         self.want_sizes(vm, origin, sizes)
+    }
+
+    fn balance(&mut self, vm: VmKey, change: BalanceChange) -> Result<(), String> {
+        self.set_balance(vm, change)
     }
 
     fn halt_agent(&mut self, vm: VmKey, halt: bool) -> bool {

@@ -8,13 +8,14 @@ use super::provider::{Finder, Provider};
 use super::{hyperflex, qemu};
 
 /// The finder of a host whose VMs are of these users: the device that is configured, else the provider of the VM's
-/// QEMU. The monitor of a VM that is not opted in may be another program's: it is not queried before an operator wants
+/// QEMU. The monitor of a VM that is neither opted in nor balanced may be another program's: it is not queried before an operator wants
 /// that VM resized.
 pub fn finder(hypervisors: HypervisorConfig) -> Finder {
     Arc::new(move |context| {
         let Some(control) = context.config.hyperflex.socket.clone() else {
-            return (context.config.is_opted_in() || context.is_asked_for)
-                .then(|| qemu::find(context));
+            let config = &context.config;
+            let is_wanted = config.is_opted_in() || config.balance.takes_part();
+            return (is_wanted || context.is_asked_for).then(|| qemu::find(context));
         };
         let nodes = context.config.hyperflex.nodes.clone();
         let (root, hypervisors) = (context.root.clone(), hypervisors.clone());

@@ -7,6 +7,7 @@
 
 mod finder;
 pub mod findings;
+mod guest;
 mod host;
 mod hyperflex;
 mod lookout;
@@ -30,7 +31,9 @@ use terrace_proto::provision::{
     NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery, ProviderSpec, SizeOrder,
     SizesAnswer, SizesWanted,
 };
-use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
+use terrace_proto::{
+    Action, Event, MemoryBalance, MemoryRights, OrderId, ProviderId, ResizeId, Tick, VmId,
+};
 use terrace_sys::ProcessId;
 use tokio::sync::oneshot;
 
@@ -72,6 +75,8 @@ struct ProvisionedVm {
     last_reason: u64,
     /// Orders that may be taken back.
     tickets: BTreeMap<OrderId, Ticket>,
+    /// The VM's rights in the sharing of memory, as the engine knows them.
+    rights: Option<MemoryRights>,
 }
 
 /// No order outlives its VM: another one of that name may have its device's place.
@@ -184,12 +189,15 @@ impl Provisioning {
             host_nodes: context.config.hyperflex.nodes.clone(),
         };
         let reconciler = Reconciler::start(provider, context, find, self.config, inbox.clone())?;
+        let rights = self.provisioned.get(&vm).and_then(|before| before.rights);
         let provisioned = ProvisionedVm {
             reconciler,
             provider,
             process,
             last_reason: 0,
             tickets: BTreeMap::new(),
+            // An operator's settings outlive the VM's process.
+            rights,
         };
         let before = self
             .provisioned
@@ -200,6 +208,53 @@ impl Provisioning {
             .into_iter()
             .chain([Event::ProviderArrived(spec)])
             .collect())
+    }
+
+    /// Sets a VM's rights in the sharing of memory by its configuration, and returns the events for the engine. Settings of
+    /// an operator are kept. `id`: the VM's id, if the engine observes it.
+    pub fn enter_rights(&mut self, vm: VmKey, id: Option<VmId>, config: &VmConfig) -> Vec<Event> {
+        let Some(provisioned) = self.provisioned.get_mut(&vm) else {
+            return Vec::new();
+        };
+        let provider = provisioned.provider;
+        let balance = config.balance;
+        let known = provisioned.rights.as_ref();
+        let is_new = known.is_none_or(|rights| rights.provider != provider);
+        let rights = provisioned.rights.get_or_insert(MemoryRights {
+            provider,
+            vm: id,
+            floor_bytes: balance.floor_bytes.unwrap_or(0),
+            ceiling_bytes: balance.ceiling_bytes.unwrap_or(u64::MAX),
+            weight: config.weight,
+        });
+        if !is_new && rights.vm == id {
+            return Vec::new();
+        }
+        (rights.vm, rights.provider) = (id, provider);
+        let off = MemoryBalance {
+            provider,
+            is_on: false,
+            is_pause: false,
+        };
+        let off = (is_new && !balance.is_on).then_some(Event::MemoryBalance(off));
+        let rights = Event::MemoryRights(*rights);
+        [rights].into_iter().chain(off).collect()
+    }
+
+    /// Changes a VM's rights, and returns the event for the engine; `None` if it has none.
+    pub fn change_rights(
+        &mut self,
+        vm: VmKey,
+        change: impl FnOnce(&mut MemoryRights),
+    ) -> Option<Event> {
+        let rights = self.provisioned.get_mut(&vm)?.rights.as_mut()?;
+        change(rights);
+        Some(Event::MemoryRights(*rights))
+    }
+
+    /// The rights of a VM.
+    pub fn rights(&self, vm: VmKey) -> Option<MemoryRights> {
+        self.provisioned.get(&vm)?.rights
     }
 
     /// Ends the reconcilers of VMs that are gone, and returns the events for the engine.
@@ -337,7 +392,7 @@ impl Provisioning {
 
     /// The view of a VM's resizable memory for people.
     pub fn view(&self, vm: VmKey, engine: &Engine, now: Tick) -> Option<ProvisioningStatus> {
-        engine.provision().view(self.provider(vm)?, now)
+        engine.provisioning(self.provider(vm)?, now)
     }
 
     /// Makes events of the engine's new reasons, VM by VM in the order of their names.

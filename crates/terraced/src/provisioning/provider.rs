@@ -10,6 +10,7 @@ use terrace_host::sharers::Holders;
 use terrace_proto::provision::{Mechanism, ProviderError, ProviderStatus};
 use terrace_sys::FileId;
 
+use super::guest::Readings;
 use super::lookout::Lookout;
 
 /// A provider, which resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's
@@ -30,6 +31,11 @@ pub trait Provider: Send {
     /// # Errors
     /// If the provider does not answer, or the sizes are impossible.
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError>;
+
+    /// The readings of the VM's guest that the last query made besides; `None` if it made none.
+    fn guest(&mut self) -> Option<Readings> {
+        None
+    }
 
     /// Sends the provider the result of the pin check of this number, and returns the pin check that it wants next;
     /// `None` if it gives memory back without one.

@@ -17,6 +17,7 @@ use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 
+use super::guest::{GuestReader, Readings};
 use super::provider::{Find, Provider, VmContext, plain};
 
 /// Time that the monitor may take to greet, and to answer each command: less than any client waits for it.
@@ -30,15 +31,18 @@ pub fn find(context: &VmContext) -> Find {
             path: context.monitor.clone(),
             pid: context.pid,
         };
+        let is_balanced = context.config.balance.takes_part();
         let found = providers::probe(&mut monitor.connect()?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
+                    guest: GuestReader::new(monitor.clone(), is_balanced),
                     monitor,
                     root: context.root.clone(),
                     watches: Vec::new(),
                 }),
                 Means::Balloon(_) => Box::new(OneBalloon {
+                    guest: GuestReader::new(monitor.clone(), is_balanced),
                     monitor,
                     target: None,
                     is_met: false,
@@ -51,7 +55,7 @@ pub fn find(context: &VmContext) -> Find {
 
 /// A VM's monitor, and its process: the path may change hands when the VM ends.
 #[derive(Clone)]
-struct Door {
+pub(super) struct Door {
     path: PathBuf,
     pid: Option<u32>,
 }
@@ -59,6 +63,7 @@ struct Door {
 /// A VM with virtio-mem devices.
 struct VirtioMem {
     monitor: Door,
+    guest: GuestReader,
     root: HostRoot,
     /// One per tier.
     watches: Vec<Watch>,
@@ -67,6 +72,7 @@ struct VirtioMem {
 /// A VM with a balloon.
 struct OneBalloon {
     monitor: Door,
+    guest: GuestReader,
     /// The last ordered size, bytes, until another program orders a size; QEMU does not report it.
     target: Option<u64>,
     /// Whether that size was reached.
@@ -82,6 +88,7 @@ impl Provider for VirtioMem {
     fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let tiers = plugged(&mut monitor)?;
+        self.guest.read(&mut monitor);
         let now = Instant::now();
         self.watches.resize(tiers.len(), Watch::default());
         let each = tiers.iter().zip(&mut self.watches);
@@ -98,6 +105,10 @@ impl Provider for VirtioMem {
         Ok(seen_by_qemu(statuses))
     }
 
+    fn guest(&mut self) -> Option<Readings> {
+        self.guest.take()
+    }
+
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let plan = Plan::new(&plugged(&mut monitor)?, size_bytes).map_err(trouble)?;
@@ -112,7 +123,9 @@ impl Provider for OneBalloon {
     }
 
     fn query(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
-        let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
+        let mut monitor = self.monitor.connect()?;
+        let Balloon { size, ram } = balloon(&mut monitor)?;
+        self.guest.read(&mut monitor);
         // From a target that was reached the size goes away by another program's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
         self.target = mine;
@@ -127,6 +140,10 @@ impl Provider for OneBalloon {
             stuck: stuck.map(|stuck| stuck.by_balloon()),
             ..TierStatus::default()
         }]))
+    }
+
+    fn guest(&mut self) -> Option<Readings> {
+        self.guest.take()
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
@@ -187,7 +204,8 @@ fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
 }
 
 impl Door {
-    fn connect(&self) -> Result<Monitor, ProviderError> {
+    /// A connection to the monitor.
+    pub fn connect(&self) -> Result<Monitor, ProviderError> {
         let may = |peer| who::may_answer_for(self.pid, peer);
         let connected = Monitor::connect_to(&self.path, ANSWER_TIMEOUT, &may);
         connected.map_err(|error| trouble(error.into()))

@@ -381,9 +381,24 @@ impl Body {
         }
         let held_by = self.sharers.check(self.context.pid, since);
         self.is_held = held_by != Holders::Nobody;
+        let has_answered = status.is_ok();
         let report = self.report(request, status, held_by);
-        self.questions
-            .tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
+        let is_heard = self
+            .questions
+            .tell(ProviderNews::Seen(Box::new(report), request.is_awaited));
+        is_heard && (!has_answered || self.tell_of_guest())
+    }
+
+    /// Tells the engine what else was read of the VM. `false` if the receiver is gone.
+    fn tell_of_guest(&mut self) -> bool {
+        let balance = self.context.config.balance;
+        let readings = self.sought.provider.as_mut().and_then(|p| p.guest());
+        let readings = readings.unwrap_or_default();
+        let (root, pid) = (&self.context.root, self.context.pid);
+        let events = readings.events(self.questions.id, balance.takes_part(), root, pid);
+        events
+            .into_iter()
+            .all(|event| self.questions.inbox.send(Input::Event(event)).is_ok())
     }
 
     fn report(

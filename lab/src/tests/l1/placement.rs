@@ -101,6 +101,11 @@ fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
 const EPOCHS: u64 = 12;
 
 fn hot_lists_bring_hot_pages_into_fast_memory(lab: &mut Lab) -> Result<()> {
+    let before = lab.hot_on_fast(VM)?;
+    ensure!(
+        before.fast == 0,
+        "the hot set does not start in slow memory: {before}"
+    );
     lab.start_daemon(Setup {
         policy: "hmvisor",
         ..Setup::VTMM

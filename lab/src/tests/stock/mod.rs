@@ -1,5 +1,6 @@
 //! Tests of `terrace resize` and of scans if QEMU has no device of ours.
 
+mod balance;
 mod dimm;
 mod resizing;
 
@@ -20,3 +21,9 @@ pub const TESTS: &[Test] = &[
         dimm::plugged_and_unplugged,
     ),
 ];
+
+/// Tests that take minutes.
+pub const LONG_TESTS: &[Test] = &[Test::on_guest(
+    "a_guest_that_swaps_gets_memory_of_one_that_idles",
+    balance::moves,
+)];

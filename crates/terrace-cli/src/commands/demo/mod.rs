@@ -8,7 +8,7 @@ mod frame;
 mod tests;
 
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -19,6 +19,7 @@ use ratatui::layout::Size;
 use terrace_sim::{Options, Scenario, Simulation};
 
 use crate::args::Demo;
+use crate::output::{self, files::check_apart, files::put};
 use frame::SimulationView;
 
 const SCENARIO: &str = include_str!("../../../../../scenarios/demo.toml");
@@ -33,6 +34,8 @@ const SAMPLE_NS: u64 = 1_000_000_000;
 const PICTURE: Size = Size::new(120, 40);
 
 pub fn run(args: &Demo) -> Result<()> {
+    let outputs = args.json.iter().chain(&args.svg);
+    check_apart([], outputs.map(PathBuf::as_path))?;
     let scenario = scenario(args.policy.as_deref())?;
     let options = Options {
         sample_every_ns: SAMPLE_NS,
@@ -61,14 +64,10 @@ pub fn run(args: &Demo) -> Result<()> {
     result.wall_s = started.elapsed().as_secs_f64();
     result.accesses_per_wall_s = result.accesses as f64 / result.wall_s;
     match args.json.as_deref() {
-        None => print!("{}", super::sim::table::text(&[&result])),
-        Some(file) if file == Path::new("-") => super::print_json(&result)?,
-        Some(file) => {
-            let text = serde_json::to_string_pretty(&result)? + "\n";
-            std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
-        }
+        None => output::print(super::sim::table::text(&[&result])),
+        Some(file) if output::is_standard(file) => output::print_json(&result),
+        Some(file) => put(file, &(serde_json::to_string_pretty(&result)? + "\n")),
     }
-    Ok(())
 }
 
 /// The built-in scenario; every VM has the given policy if one is named.
@@ -91,7 +90,7 @@ fn write_svg(
     let view = SimulationView::of(simulation, scenario, PICTURE);
     terminal.draw(|f| frame::draw(&view, controls, f))?;
     let svg = super::top::picture::svg(terminal.backend().buffer());
-    std::fs::write(file, svg).with_context(|| format!("writing {}", file.display()))
+    put(file, &svg)
 }
 
 /// A span of time as ns; one that does not fit is as good as endless.

@@ -5,10 +5,12 @@ pub mod live;
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use plotters::prelude::*;
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Cell, HeatMap};
+
+use crate::output::files::put;
 
 /// Cells of the terminal's map: 8 rows of 64.
 pub const TERMINAL_CELLS: u64 = 512;
@@ -129,7 +131,7 @@ pub fn write_svg(map: &HeatMap, name: &str, file: &Path) -> Result<()> {
         let drawn = draw(&area, map, name, (cell, top));
         drawn.map_err(|e| anyhow::anyhow!("cannot draw the map: {e}"))?;
     }
-    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+    put(file, &text)
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;

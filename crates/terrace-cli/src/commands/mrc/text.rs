@@ -1,8 +1,9 @@
 //! The curves as a short table: the sizes at which few enough accesses miss.
 
 use terrace_core::demand::{Curve, CurveSource, Difference, SHORT_DISTANCES};
+use terrace_sim::trace::Format;
 
-use super::Found;
+use super::{Found, at};
 use crate::render;
 
 /// Miss ratios that the table has a size for, parts of a billion.
@@ -13,12 +14,15 @@ const RATIOS: [(u64, &str); 4] = [
     (1_000_000, "0.1 %"),
 ];
 
+/// Part of a size within which a sampled curve counts as right, percent: a cliff of the curve moves.
+const SAMPLED_LEEWAY: u32 = 5;
+
 pub fn text(found: &Found) -> String {
     let mut lines = vec![
         format!(
             "{}: {}, pages of {}",
             found.file,
-            found.format,
+            found.format.name(),
             render::bytes(found.page_bytes)
         ),
         format!(
@@ -33,10 +37,17 @@ pub fn text(found: &Found) -> String {
     ];
     if let (Some(pages), Some(tracked)) = (found.hot_set, found.tracked) {
         lines.push(format!(
-            "hot set      {}; {} of the accesses came through it",
+            "hot set      {}; {} of the accesses were outside of it (tracked)",
             size(pages, found),
             percent(tracked, found.accesses)
         ));
+    }
+    if found.format == Format::PerfScript {
+        lines.push(
+            "caution      perf's records are samples in time: the footprint is too small, first accesses are too many, \
+             and the curve is not the program's"
+                .to_owned(),
+        );
     }
     lines.extend(
         found
@@ -46,6 +57,7 @@ pub fn text(found: &Found) -> String {
     );
     lines.push(String::new());
     let mut text = lines.join("\n") + "\n" + &sizes(found);
+    text += &at::text(found);
     if let [exact, others @ ..] = &found.curves[..]
         && !others.is_empty()
     {
@@ -89,7 +101,12 @@ fn caution(curve: &Curve, found: &Found) -> Option<String> {
 /// The sizes for some miss ratios, a column per curve; a guess has a question mark.
 fn sizes(found: &Found) -> String {
     let cell = |curve: &Curve, ratio| match curve.pages_for_ppb(ratio) {
-        None => "no size".to_owned(),
+        // A comparison has the reason above, once.
+        None if found.curves.len() > 1 => "no size".to_owned(),
+        None => format!(
+            "no size ({} are first accesses)",
+            percent(u64::from(found.footprint), found.accesses)
+        ),
         Some(pages) if curve.is_guess(pages) => format!("{} ?", size(pages, found)),
         Some(pages) => size(pages, found),
     };
@@ -116,26 +133,37 @@ fn difference(exact: &Curve, curve: &Curve, found: &Found) -> String {
     if from > found.footprint {
         return format!("{name}: nothing to compare, all sizes up to the footprint are a guess");
     }
-    let off = Difference::between(exact, curve, from..=found.footprint, 0);
+    let sizes = || from..=found.footprint;
+    let off = Difference::between(exact, curve, sizes(), 0);
+    let (worst, beyond) = match curve.source {
+        CurveSource::Sampled => (
+            Difference::between(exact, curve, sizes(), SAMPLED_LEEWAY),
+            format!(" beyond ± {SAMPLED_LEEWAY} % of the size"),
+        ),
+        _ => (off, String::new()),
+    };
     if off.worst_ppb == 0 {
         return format!("{name}: from {} on, no difference", size(from, found));
     }
     let points = |ppb: u64| format!("{:.2}", ppb as f64 / 1e7);
+    let place = match worst.worst_ppb {
+        0 => String::new(),
+        _ => format!(" (at {})", size(worst.worst_pages, found)),
+    };
     format!(
-        "{name}: from {} on, off by {} points in the mean and {} at most (at {})",
+        "{name}: from {} on, off by {} points in the mean and {} at most{beyond}{place}",
         size(from, found),
         points(off.mean_ppb),
-        points(off.worst_ppb),
-        size(off.worst_pages, found)
+        points(worst.worst_ppb),
     )
 }
 
-fn size(pages: u32, found: &Found) -> String {
+pub(super) fn size(pages: u32, found: &Found) -> String {
     let bytes = u64::from(pages).saturating_mul(found.page_bytes);
     let s = if pages == 1 { "" } else { "s" };
     format!("{pages} page{s} ({})", render::bytes(bytes))
 }
 
-fn percent(part: u64, whole: u64) -> String {
+pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }

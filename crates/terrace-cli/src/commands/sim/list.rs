@@ -13,7 +13,7 @@ use terrace_sim::{
     presets,
 };
 
-use crate::commands::print_json;
+use crate::output::{self, print_json};
 use crate::render;
 
 /// The folder in which scenarios are searched for.
@@ -59,8 +59,7 @@ pub fn run(json: bool) -> Result<()> {
     if json {
         return print_json(&report);
     }
-    print!("{}", text(&report));
-    Ok(())
+    output::print(text(&report))
 }
 
 /// The papers' experiments, each with the question that it asks.

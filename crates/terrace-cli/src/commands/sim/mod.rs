@@ -1,20 +1,22 @@
 //! `terrace sim run`, `compare` and `list`; `replay` and `repro` have files of their own.
 
+mod demand;
 mod list;
 mod predict;
 mod progress;
 mod repro;
 mod sensitivity;
+mod size_line;
+mod sizes;
 pub mod table;
 
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use terrace_repro::choice::{self, Choice};
 use terrace_repro::compare::sensitivity::Sensitivity;
@@ -22,6 +24,7 @@ use terrace_repro::compare::{Control, Finished, Plan};
 use terrace_sim::{Options, RunResult, Scenario, Stop};
 
 use crate::args::sim::{Output, Sim};
+use crate::output::{files, is_standard, print};
 use progress::Bar;
 
 /// Samples of a run's timeline if its length is known beforehand.
@@ -61,6 +64,7 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
         Sim::Compare {
             file,
             policies,
+            shares,
             sweep,
             sensitivity,
             jobs,
@@ -69,6 +73,8 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
             let scenario = load(file, output)?;
             let plan = if *sensitivity {
                 Plan::over_models(&scenario, policies)?
+            } else if !shares.is_empty() {
+                Plan::over_shares(&scenario, policies, shares, sweep.as_ref())?
             } else {
                 Plan::compare(&scenario, policies, sweep.as_ref())?
             };
@@ -95,14 +101,22 @@ fn load(file: &Path, output: &Output) -> Result<Scenario> {
     if let Some(seed) = output.seed {
         scenario.seed = seed;
     }
-    can_be_written([&output.json, &output.html])?;
+    let loads = scenario.vms.iter().filter_map(|vm| vm.workload.file());
+    let loads = loads.map(|load| scenario.folder.join(load));
+    let inputs: Vec<PathBuf> = loads.chain([file.to_owned()]).collect();
+    can_be_written(&inputs, &[&output.json, &output.html, &output.svg])?;
     Ok(scenario)
 }
 
-/// Checks that the outputs can be written. The result of a long run must not be lost for want of a folder.
-fn can_be_written(outputs: [&Option<PathBuf>; 2]) -> Result<()> {
-    let outputs = outputs.into_iter().flatten();
-    for out in outputs.filter(|out| !is_standard_output(out)) {
+/// Checks that the outputs can be written, and not over inputs or each other. The result of a long run must not be lost
+/// for want of a folder.
+fn can_be_written(inputs: &[PathBuf], outputs: &[&Option<PathBuf>]) -> Result<()> {
+    let outputs = outputs.iter().copied().flatten();
+    files::check_apart(
+        inputs.iter().map(PathBuf::as_path),
+        outputs.clone().map(PathBuf::as_path),
+    )?;
+    for out in outputs.filter(|out| !is_standard(out)) {
         let folder = out.parent().filter(|f| !f.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         ensure!(
@@ -153,17 +167,12 @@ fn write(
     json: impl Fn(Vec<&RunResult>) -> serde_json::Result<String>,
 ) -> Result<()> {
     let results: Vec<&RunResult> = finished.runs.iter().map(|run| &run.result).collect();
-    let to_terminal = output
-        .json
-        .as_deref()
-        .is_none_or(|out| !is_standard_output(out));
-    if to_terminal && !output.quiet {
-        let as_written = results.iter().copied().filter(|run| run.model.is_none());
-        print!("{}", table::text(&as_written.collect::<Vec<_>>()));
-        print!("{}", sensitivity::text(&results));
-    }
+    let mut outputs = [&output.json, &output.svg].into_iter().flatten();
+    let to_terminal = !outputs.any(|out| is_standard(out));
+    let as_written = results.iter().copied().filter(|run| run.model.is_none());
+    let text = table::text(&as_written.collect::<Vec<_>>()) + &sensitivity::text(&results);
     if let Some(out) = &output.json {
-        put(out, &(json(results)? + "\n"))?;
+        put(out, &(json(results.clone())? + "\n"))?;
     }
     if let Some(out) = &output.html {
         put(
@@ -171,19 +180,21 @@ fn write(
             &terrace_repro::report::html(&scenario.name, &finished.runs),
         )?;
     }
+    if let Some(out) = &output.svg {
+        put(out, &sizes::svg(&results)?)?;
+    }
+    // The files first: a long run must not be lost for want of a terminal.
+    if to_terminal && !output.quiet {
+        print(text)?;
+    }
     Ok(())
 }
 
 fn put(out: &Path, text: &str) -> Result<()> {
-    if is_standard_output(out) {
-        let written = std::io::stdout().write_all(text.as_bytes());
-        return written.context("standard output cannot be written");
+    if is_standard(out) {
+        return print(text);
     }
-    std::fs::write(out, text).with_context(|| format!("{}: cannot be written", out.display()))
-}
-
-fn is_standard_output(out: &Path) -> bool {
-    out.as_os_str() == "-"
+    files::put(out, text)
 }
 
 /// The options of a run: a timeline is recorded if a report is drawn from it.

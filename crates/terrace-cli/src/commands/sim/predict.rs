@@ -13,6 +13,7 @@ use terrace_repro::repro::predicted::set;
 use super::progress::Bar;
 use super::{on_interrupt, put, repro};
 use crate::args::sim::Repro;
+use crate::output;
 
 /// Letters of a day, as 2026-01-31.
 const DAY: usize = 10;
@@ -58,11 +59,11 @@ pub fn run(args: &Repro, name: &str) -> Result<ExitCode> {
     put(&file("md"), &markdown(&report))?;
     if !args.quiet {
         let seconds = start.elapsed().as_secs_f64();
-        println!(
+        output::print_line(format_args!(
             "{}: {} runs in {seconds:.0} s",
             file("md").display(),
             done.runs
-        );
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

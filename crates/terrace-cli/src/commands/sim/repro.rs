@@ -12,19 +12,19 @@ use terrace_repro::repro::row::{Outcome, ReproReport};
 use terrace_repro::repro::{experiments, named, render as page};
 
 use super::progress::Bar;
-use super::{can_be_written, is_standard_output, list, on_interrupt, predict, put};
+use super::{can_be_written, list, on_interrupt, predict, put};
 use crate::args::sim::Repro;
-use crate::render;
+use crate::{output, render};
 
 /// Seeds of each experiment, unless they are given.
 const SEEDS: u64 = 3;
 
 pub fn run(args: &Repro) -> Result<ExitCode> {
     if args.list {
-        print!("{}", list::experiments_text());
+        output::print(list::experiments_text())?;
         return Ok(ExitCode::SUCCESS);
     }
-    can_be_written([&args.json, &args.markdown])?;
+    can_be_written(&[], &[&args.json, &args.markdown])?;
     if let Some(name) = &args.predict {
         return predict::run(args, name);
     }
@@ -76,9 +76,9 @@ pub(super) fn threads(args: &Repro) -> NonZeroUsize {
 /// Prints what became of the figures in the reasons; the exit code says whether all of them hold.
 fn end_check(report: &CheckReport, quiet: bool) -> Result<ExitCode> {
     if report.wanted == 0 {
-        println!("the reasons have no figures to check");
+        output::print_line("the reasons have no figures to check")?;
     } else if !quiet && !report.checked.is_empty() {
-        print!("{}", check_text(report));
+        output::print(check_text(report))?;
     }
     let (finished, wanted) = (report.checked.len(), report.wanted);
     if finished < wanted {
@@ -114,16 +114,16 @@ fn write(args: &Repro, report: &ReproReport, runs: usize, wall_s: f64) -> Result
     let to_terminal = args
         .json
         .as_deref()
-        .is_none_or(|out| !is_standard_output(out));
-    if to_terminal && !args.quiet {
-        print!("{}", text(report));
-        println!("{runs} runs in {wall_s:.0} s");
-    }
+        .is_none_or(|out| !output::is_standard(out));
     if let Some(out) = &args.json {
         put(out, &(serde_json::to_string_pretty(report)? + "\n"))?;
     }
     if let Some(out) = &args.markdown {
         put(out, &page::markdown(report))?;
+    }
+    if to_terminal && !args.quiet {
+        output::print(text(report))?;
+        output::print_line(format_args!("{runs} runs in {wall_s:.0} s"))?;
     }
     Ok(())
 }

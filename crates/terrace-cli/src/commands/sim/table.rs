@@ -4,6 +4,7 @@ use terrace_repro::choice;
 use terrace_repro::compare::way as ways;
 use terrace_sim::{RunResult, VmResult, policy};
 
+use super::{demand, size_line};
 use crate::render;
 
 /// Rounds below which a policy's figures say little.
@@ -22,7 +23,7 @@ pub fn text(runs: &[&RunResult]) -> String {
         out += &format!(
             "{}{}: {:.1} s simulated in {:.1} s, {} accesses ({}/s), {:.1} bytes of state a page\n",
             run.policy,
-            swept(run).map_or(String::new(), |size| format!(", fast {size}")),
+            place(run),
             run.simulated_s,
             run.wall_s,
             count(run.accesses),
@@ -30,17 +31,8 @@ pub fn text(runs: &[&RunResult]) -> String {
             run.sim_state_bytes_per_page,
         );
     }
-    let mut header = vec!["POLICY", "VM", "RUN TIME", "OPS/S", "SLOWDOWN", "COST"];
-    header.extend([
-        "PERF/COST",
-        "FAST HITS",
-        "PROMOTED",
-        "DEMOTED",
-        "EXITS",
-        "FAULTS",
-        "OVERHEAD",
-        "ROUNDS",
-    ]);
+    let mut header = HEADER.to_vec();
+    let shares = runs.iter().any(|run| run.share.is_some());
     let sweeps = runs.iter().any(|run| run.sweep.is_some());
     let ways = runs.iter().any(|run| run.way.is_some());
     if ways {
@@ -49,8 +41,11 @@ pub fn text(runs: &[&RunResult]) -> String {
     if sweeps {
         header.insert(1, "FAST");
     }
-    let first_number = if sweeps { 3 } else { 2 };
-    let numbers: Vec<usize> = [1]
+    if shares {
+        header.insert(1, "SHARE");
+    }
+    let first_number = 2 + usize::from(sweeps) + usize::from(shares);
+    let numbers: Vec<usize> = [1 + usize::from(shares)]
         .into_iter()
         .filter(|_| sweeps)
         .chain(first_number..header.len())
@@ -64,6 +59,9 @@ pub fn text(runs: &[&RunResult]) -> String {
             }
             if sweeps {
                 cells.insert(1, swept(run).unwrap_or_else(|| "-".into()));
+            }
+            if shares {
+                cells.insert(1, run.share.clone().unwrap_or_else(|| "-".into()));
             }
             rows.push(cells);
         }
@@ -80,6 +78,24 @@ pub fn text(runs: &[&RunResult]) -> String {
     out + &notes(runs)
 }
 
+/// The columns of every table.
+const HEADER: [&str; 14] = [
+    "POLICY",
+    "VM",
+    "RUN TIME",
+    "OPS/S",
+    "SLOWDOWN",
+    "COST",
+    "PERF/COST",
+    "FAST HITS",
+    "PROMOTED",
+    "DEMOTED",
+    "EXITS",
+    "FAULTS",
+    "OVERHEAD",
+    "ROUNDS",
+];
+
 /// The part of the way from first-touch to static-best that a run goes.
 fn way(run: &RunResult) -> String {
     let way = run.way.and_then(|way| way.0);
@@ -94,6 +110,14 @@ fn notes(runs: &[&RunResult]) -> String {
     let mut out = String::new();
     if !amiss.is_empty() {
         out += &format!("\n{}\n", amiss.join("\n"));
+    }
+    let sizes: Vec<String> = runs.iter().flat_map(|run| resized(run)).collect();
+    if !sizes.is_empty() {
+        out += &format!("\n{}\n", sizes.join("\n"));
+    }
+    let demands: Vec<String> = vms().flat_map(demand::lines).collect();
+    if !demands.is_empty() {
+        out += &format!("\n{}\n", demands.join("\n"));
     }
     if runs.iter().any(|run| run.way.is_some()) {
         out += "\nWAY: the part of the way from first-touch (0) to static-best (1), the best placement that stays.\n";
@@ -161,6 +185,25 @@ fn amiss(vm: &VmResult) -> Option<String> {
     })
 }
 
+/// The sizes of a run's VMs over time.
+fn resized(run: &RunResult) -> Vec<String> {
+    let place = place(run);
+    let lines = run.vms.iter().filter_map(size_line::line);
+    lines
+        .map(|line| match place.is_empty() {
+            true => line,
+            false => format!("{}: {line}", place.trim_start_matches(", ")),
+        })
+        .collect()
+}
+
+/// `, share dp, fast 2 GiB`: the place of a run among others; empty if it has none.
+fn place(run: &RunResult) -> String {
+    let share = run.share.as_ref();
+    let share = share.map_or(String::new(), |share| format!(", share {share}"));
+    share + &swept(run).map_or(String::new(), |size| format!(", fast {size}"))
+}
+
 /// Resizes that were refused.
 fn refused(vm: &VmResult) -> Vec<String> {
     let refused = vm.provision.iter().flat_map(|p| &p.refused);
@@ -221,7 +264,10 @@ fn count(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_sim::{Overhead, Provisioned, Sweep};
+    use terrace_sim::{
+        Demand, DemandCurve, DemandPoint, OrderAt, Overhead, Provisioned, SizeAt, Sweep,
+        WorkingSetAt,
+    };
 
     use super::*;
 
@@ -292,6 +338,9 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             given_bytes: vec![27 << 20, 16 << 30],
             resize_s: 9.4,
             refused: Vec::new(),
+            sizes: Vec::new(),
+            orders: Vec::new(),
+            more_orders: 0,
         };
         blind.vms[0].provision = Some(given.clone());
         let output = text(&[&blind]);
@@ -300,6 +349,88 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
         given.given_bytes.clone_from(&given.wanted_bytes);
         blind.vms[0].provision = Some(given);
         assert!(!text(&[&blind]).contains("gave it"));
+    }
+
+    #[test]
+    fn the_sizes_of_a_resized_vm_are_a_line() {
+        let order = |from: u64, to: u64| OrderAt {
+            from_bytes: vec![from << 30],
+            to_bytes: vec![Some(to << 30)],
+            ..OrderAt::default()
+        };
+        let size = |at_s: f64, gib: u64| SizeAt {
+            at_s,
+            bytes: vec![gib << 30],
+        };
+        let mut shared = run("vtmm", 7);
+        shared.share = Some("dp".into());
+        let mut device = Provisioned {
+            wanted_bytes: vec![5 << 30],
+            given_bytes: vec![5 << 30],
+            sizes: vec![size(0.0, 16), size(7.0, 4), size(20.0, 3), size(30.0, 5)],
+            orders: vec![order(16, 4)],
+            ..Provisioned::default()
+        };
+        shared.vms[0].provision = Some(device.clone());
+        assert!(!text(&[&shared]).contains("at first"));
+        device.orders.extend([order(4, 3), order(3, 5)]);
+        shared.vms[0].provision = Some(device);
+        let output = text(&[&shared]);
+        let line = "\nshare dp: vtmm, vm1: 4 GiB at first, 5 GiB at last, 3 GiB at least, 5 GiB at most; \
+                    orders for its size: 2\n";
+        assert!(output.contains(line), "{output}");
+    }
+
+    #[test]
+    fn a_demand_is_a_line_with_the_reasons_to_doubt_it() {
+        let mut tracked = run("hpmbs", 0);
+        let second = |gib: u64| WorkingSetAt {
+            demand_bytes: gib << 30,
+            ..WorkingSetAt::default()
+        };
+        let last = DemandPoint {
+            bytes: 8 << 30,
+            ..DemandPoint::default()
+        };
+        let curve = DemandCurve {
+            source: "restored".into(),
+            guess_below_bytes: 1 << 30,
+            points: vec![last],
+            ..DemandCurve::default()
+        };
+        tracked.vms[0].demand = Some(Demand {
+            tracked_faults: 1234,
+            working_sets: vec![second(3), second(5), second(4)],
+            curve: Some(curve.clone()),
+            ..Demand::default()
+        });
+        let line = "\nhpmbs, vm1: demand 4 GiB at last, 5 GiB at most; 1234 tracked faults; its curve \
+                    can be believed from 1 GiB on\n";
+        let output = text(&[&tracked]);
+        assert!(output.ends_with(line), "{output}");
+        let demand = tracked.vms[0].demand.as_mut().unwrap();
+        demand.tracking = "resting".into();
+        demand.curve = Some(DemandCurve {
+            source: "tracked".into(),
+            guess_below_bytes: 9 << 30,
+            ..curve
+        });
+        let output = text(&[&tracked]);
+        for part in [
+            "nothing is restored",
+            "all of the curve is a guess",
+            "the last rest outlives",
+        ] {
+            assert!(output.contains(part), "{part} in {output}");
+        }
+        assert!(!output.contains("can be believed"), "{output}");
+        tracked.vms[0].demand = Some(Demand::default());
+        let output = text(&[&tracked]);
+        assert!(
+            output.contains("no second was tracked whole; 0 tracked faults\n"),
+            "{output}"
+        );
+        assert!(output.contains("hpmbs, vm1: never tracked"), "{output}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use terrace_api::types::{Done, HeatMap, Mode, Setting, Status, Vm, VmDetail};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::args::Top;
+use crate::output::{self, files::put};
 use frame::Screen;
 
 /// The daemon's answers at one time.
@@ -63,10 +64,9 @@ fn once(screen: &Screen, area: Rect, svg: Option<&Path>) -> Result<()> {
     terminal.draw(|f| frame::draw(screen, f))?;
     let buffer = terminal.backend().buffer();
     match svg {
-        None => print!("{}", picture::text(buffer)),
+        None => output::print(picture::text(buffer))?,
         Some(file) => {
-            std::fs::write(file, picture::svg(buffer))
-                .with_context(|| format!("writing {}", file.display()))?;
+            put(file, &picture::svg(buffer))?;
             eprintln!("wrote {}", file.display());
         }
     }

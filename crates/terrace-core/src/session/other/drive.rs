@@ -174,7 +174,15 @@ impl Driver {
             | Event::SizesWanted(_)
             | Event::OrderOutcome(_)
             | Event::OrderWithdrawal(_)
-            | Event::ProviderChanged(_) => {}
+            | Event::ProviderChanged(_)
+            | Event::MemoryRights(_)
+            | Event::MemoryNeed(_)
+            | Event::MemoryTraffic(_)
+            | Event::MemoryTiers(_)
+            | Event::SpeedRights(_)
+            | Event::MemoryStanding(_)
+            | Event::MemoryBalance(_)
+            | Event::GuestMemory(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {
@@ -197,8 +205,9 @@ impl Driver {
         let choices = &self.recorded.vm_policies;
         let choice = choices.get(&spec.name).unwrap_or(&self.recorded.policy);
         if let Ok(had) = choice.resolve("policy") {
-            same_tables(&self.name, self.policy, had, &spec.name)?;
+            // First: other tables would not help a policy of epochs.
             no_epochs(&self.name, self.policy, had, &spec.name)?;
+            same_tables(&self.name, self.policy, had, &spec.name)?;
         }
         self.here.insert(id, self.vms.len());
         self.vms.push(Vm::new(&spec));
@@ -519,17 +528,13 @@ fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), 
 
 /// Refuses policies whose rounds are epochs, on either side.
 fn no_epochs(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), Refused> {
-    if [policy, had]
-        .iter()
-        .all(|p| p.estimate != Estimate::HotLists)
-    {
-        return Ok(());
+    let epochs = [policy, had].map(|p| p.estimate == Estimate::HotLists);
+    let (policy, had, vm) = (name.into(), had.name.name(), vm.into());
+    match epochs {
+        [false, false] => Ok(()),
+        [true, true] => Err(Refused::SameEpochs { policy, had, vm }),
+        _ => Err(Refused::OtherEpochs { policy, had, vm }),
     }
-    Err(Refused::OtherEpochs {
-        policy: name.into(),
-        had: had.name.name(),
-        vm: vm.into(),
-    })
 }
 
 /// A policy as people write it.

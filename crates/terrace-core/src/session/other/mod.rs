@@ -94,6 +94,20 @@ pub enum Refused {
         /// The VM's name.
         vm: String,
     },
+    /// The log is of hot lists, and so is the other policy.
+    #[error(
+        "the log of {vm} is of policy {had} already, and what its epochs' windows saw does not say what those of other \
+         parameters would have seen: replay it without naming a policy, which checks each decision, or simulate \
+         {policy}"
+    )]
+    SameEpochs {
+        /// As asked for.
+        policy: String,
+        /// The log's.
+        had: &'static str,
+        /// The VM's name.
+        vm: String,
+    },
     /// The other policy's windows are finer than the log's.
     #[error(
         "windows of {asked} ms are finer than the log's of {had} ms, and when within a window a page was \

@@ -42,5 +42,11 @@ pub fn by_weight(amount: u64, wants: &[(u64, u32)]) -> Vec<u64> {
     got
 }
 
+/// Divides what is `left` in proportion to `parts`: sizes grow up to their ceilings, and what one cannot have goes to the
+/// others. Returns what nobody can have.
+pub fn in_proportion(sizes: &mut [u64], ceilings: &[u64], parts: &[u64], left: u64) -> u64 {
+    fill(sizes, ceilings, parts, left)
+}
+
 #[cfg(test)]
 mod tests;

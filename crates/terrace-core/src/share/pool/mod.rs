@@ -16,7 +16,11 @@
 //! The paper has no step 3: there a VM that grew keeps what it uses, so one that slept while others
 //! grew would not get its memory back. The paper has nothing about weights either.
 
+mod gain;
+
 use crate::config::PoolRelease;
+
+pub use gain::divide_by_gain;
 
 /// One VM at the pool. All sizes are in bytes of the first tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -75,8 +79,11 @@ pub fn divide(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
 }
 
 /// Fills sizes up towards their caps, by weight; gives what is left.
-pub(super) fn fill(sizes: &mut [u64], caps: &[u64], weights: &[u32], mut left: u64) -> u64 {
-    let weight = |i: usize| u128::from(weights[i].max(1));
+pub(super) fn fill<W>(sizes: &mut [u64], caps: &[u64], weights: &[W], mut left: u64) -> u64
+where
+    W: Copy + Into<u64>,
+{
+    let weight = |i: usize| u128::from(weights[i].into().max(1));
     let need = |i: usize, sizes: &[u64]| caps[i].saturating_sub(sizes[i]);
     let mut open: Vec<usize> = (0..sizes.len()).filter(|i| need(*i, sizes) > 0).collect();
     // Who needs least for its weight is satisfied first; the others share what that leaves.

@@ -10,6 +10,8 @@ mod antagonists;
 mod dram_sizes;
 mod huge_pages;
 mod programs;
+mod sharing;
+mod trade;
 
 #[cfg(test)]
 mod tests;
@@ -57,6 +59,18 @@ pub const SETS: &[PredictionSet] = &[
         title: "updates beside programs that load DRAM",
         seeds: 3,
         experiments: &[&antagonists::ANTAGONISTS],
+    },
+    PredictionSet {
+        name: "sharing",
+        title: "HPMBS's eight groups of VMs that share memory",
+        seeds: 1,
+        experiments: &[&sharing::GROUPS_OF_TABLE_4],
+    },
+    PredictionSet {
+        name: "trade",
+        title: "HMvisor's trade of fast memory for slow",
+        seeds: 3,
+        experiments: &[&trade::TRADE],
     },
 ];
 

@@ -14,20 +14,24 @@
 //!
 //! If a node has nothing left to give, HyperFlex's allocation reclaims as the kernel's own do: pages not accessed
 //! since the last check are demoted, 32 at a time. The balloon's has nothing to gain by that: it would have taken the
-//! free pages of the next node already. An allocation that fails is tried again after a fifth of a second
+//! free pages of the next node already. If nothing can be demoted, a guest with a swap device takes pages out to it, 32 at
+//! a time: of the node that is allocated on, or of all for the balloon. An allocation that fails is tried again after a fifth of a second
 //! (`fill_balloon`).
 //!
 //! The worker runs on the guest's vCPUs, the device on a processor of its own; one waits for the other.
 
 mod allocator;
+mod history;
 mod nodes;
 mod requests;
 mod turns;
 
-use terrace_proto::{OrderId, PAGE_SIZE, TierId};
+use terrace_proto::{OrderId, PAGE_SIZE, PageSize, TierId};
 
 use crate::base::number::low;
 use crate::base::side::Side;
+use crate::guest::reclaim::{Reclaim, cluster};
+use crate::guest::zones::Zones;
 use crate::host::device::{BLOCK, Device, Provision};
 use crate::host::migration::Memory;
 use crate::host::placer;
@@ -38,13 +42,12 @@ use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use allocator::Allocator;
+pub use history::History;
+use history::Ordered;
 use nodes::Nodes;
 pub use requests::Refused;
 use requests::Requests;
 use turns::{Budget, Turns};
-
-/// Pages that reclaim demotes at a time (`SWAP_CLUSTER_MAX`).
-const CLUSTER: u64 = 32;
 
 /// Time until an allocation that failed is tried again, ns.
 const REST: u64 = 200_000_000;
@@ -59,6 +62,10 @@ pub struct Provisioned {
     allocator: Allocator,
     turns: Turns,
     budget: Budget,
+    history: History,
+    /// Pages that the device moves to take or to give a leaf: one if they are as large.
+    moves: u64,
+    page: PageSize,
 }
 
 /// The time that a step took, ps.
@@ -92,7 +99,36 @@ impl Provisioned {
             allocator: Allocator::new(booted, scale, demotes),
             turns: Turns::default(),
             budget: Budget::default(),
+            history: History::default(),
+            moves: 1,
+            page: provision.page,
         }
+    }
+
+    /// The same device of a guest whose leaves have so many 4 KiB pages.
+    #[must_use]
+    pub fn of_leaves(mut self, leaf: u64) -> Self {
+        self.nodes = self.nodes.of_leaves(leaf);
+        self.allocator.zones = self.allocator.zones.of_leaves(leaf);
+        self.moves = match self.page {
+            PageSize::Base => leaf,
+            PageSize::Huge => 1,
+        };
+        self
+    }
+
+    /// 4 KiB pages of a leaf of the guest.
+    #[must_use]
+    pub fn leaf(&self) -> u64 {
+        self.nodes.leaf()
+    }
+
+    /// Limits the guest to what its nodes have.
+    pub fn limit(&self, space: &mut Space) {
+        let unit = space.second.pages_per_unit();
+        space
+            .quota
+            .limit_to(&self.nodes.limits().map(|pages| pages / unit));
     }
 
     /// The kind of the device.
@@ -143,12 +179,42 @@ impl Provisioned {
         Some((number, sizes))
     }
 
+    /// The sizes of the nodes over time, and the orders.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Keeps an order that was given, for the result: its origin and its reason.
+    pub fn keep_order(
+        &mut self,
+        at_ns: u64,
+        to: &[Option<u64>],
+        (origin, reason): (String, String),
+    ) {
+        self.history.order(Ordered {
+            at_ns,
+            from: self.given(),
+            to_bytes: to.to_vec(),
+            origin,
+            reason,
+        });
+    }
+
+    /// Keeps the present sizes of the nodes, if they changed.
+    pub fn keep_sizes(&mut self, at_ns: u64) {
+        self.history.see(at_ns, self.given());
+    }
+
     /// Takes an order, bytes of each tier; the balloon's are of the whole.
     pub fn order(&mut self, number: OrderId, size_bytes: &[Option<u64>]) {
         self.last_order = number;
         self.turns.wake();
         if self.nodes.by() == Device::Balloon {
-            self.nodes.want(self.requests.asked());
+            let whole = size_bytes.first().copied().flatten();
+            let asked = self.requests.asked();
+            let whole = whole.map_or_else(|| asked.iter().sum(), |b| b / self.scale / PAGE_SIZE);
+            self.nodes.want(self.nodes.parts(asked, whole));
             return;
         }
         let mut wanted = self.nodes.wanted();
@@ -165,20 +231,26 @@ impl Provisioned {
 
     /// Resizes a guest that does nothing else yet to its target sizes; returns the time that this takes, ps.
     pub fn begin(&mut self, space: &mut Space, costs: &Costs) -> u64 {
-        space.quota.limit_to(&self.nodes.limits());
+        self.limit(space);
         let before = self.budget.spent();
         while let Some(tier) = self.due(0) {
             // Nothing is in use that could be reclaimed.
             let reach = self.nodes.reach(tier);
-            let Some((tier, _)) = self.allocator.find(space, reach) else {
+            let Some((tier, _)) = self.allocator.zones.find(space, reach) else {
                 self.turns.rest(tier, REST);
                 continue;
             };
             let took = self.take(tier, costs);
             self.budget.spend_at_boot(took.guest + took.host);
-            space.quota.limit_to(&self.nodes.limits());
+            self.limit(space);
         }
         self.budget.spent() - before
+    }
+
+    /// The guest's nodes as its allocator sees them.
+    #[must_use]
+    pub fn zones(&self) -> Zones {
+        self.allocator.zones
     }
 
     /// Pages of the guest's nodes when it booted.
@@ -194,7 +266,8 @@ impl Provisioned {
     #[must_use]
     pub fn fit(&self, pages: u64) -> Vec<u64> {
         let given = self.given();
-        let reserved: [u64; TIERS] = std::array::from_fn(|t| given[t].min(self.allocator.low(t)));
+        let reserved: [u64; TIERS] =
+            std::array::from_fn(|t| given[t].min(self.allocator.zones.low(t)));
         let mut fit: Vec<u64> = (0..self.tiers()).map(|t| given[t] - reserved[t]).collect();
         let mut short = pages.saturating_sub(fit.iter().sum());
         for (fit, reserved) in fit.iter_mut().zip(reserved) {
@@ -230,20 +303,20 @@ impl Provisioned {
         self.turns.next(nodes.queues(), now_ns, lacks)
     }
 
-    /// Takes a page of a tier into the balloon.
+    /// Takes a leaf of a tier into the balloon.
     fn take(&mut self, tier: usize, costs: &Costs) -> Took {
         self.nodes.take(tier);
         Took {
-            guest: costs.balloon_page,
-            host: costs.balloon_host_page,
+            guest: costs.balloon_page * self.moves,
+            host: costs.balloon_host_page * self.moves,
         }
     }
 
-    /// Gives a page back from the balloon.
+    /// Gives a leaf back from the balloon.
     fn give(&mut self, tier: usize, costs: &Costs) -> Took {
         self.nodes.give(tier);
         Took {
-            guest: costs.guest_page_work,
+            guest: costs.guest_page_work * self.moves,
             host: 0,
         }
     }
@@ -259,7 +332,8 @@ impl Provisioned {
                 (_, false) => Some(self.give(tier, costs)),
                 (_, true) => self.inflate(tier, around),
             };
-            around.vm.space.quota.limit_to(&self.nodes.limits());
+            self.limit(&mut around.vm.space);
+            around.strip();
             if took.is_some() {
                 return took;
             }
@@ -270,11 +344,11 @@ impl Provisioned {
 
     fn inflate(&mut self, tier: usize, around: &mut Around) -> Option<Took> {
         let reach = self.nodes.reach(tier);
-        let Some((tier, is_below_low)) = self.allocator.find(&around.vm.space, reach) else {
-            if self.nodes.by() == Device::Balloon || !self.allocator.demotes() {
-                return None;
-            }
-            return self.push(tier, CLUSTER, true, around);
+        let Some((tier, is_below_low)) = self.allocator.zones.find(&around.vm.space, reach) else {
+            let demotes = self.nodes.by() != Device::Balloon && self.allocator.demotes();
+            let leaves = cluster(&around.vm.space);
+            let pushed = demotes.then(|| self.push(tier, leaves, true, around));
+            return pushed.flatten().or_else(|| self.swap_out(tier, around));
         };
         if is_below_low {
             placer::below_low_watermark(around.vm, around.memory, around.env, tier);
@@ -285,7 +359,7 @@ impl Provisioned {
     /// Pages of a block, or the number of pages left to do if that is less.
     fn block(&self, tier: usize) -> u64 {
         let lacks = u64::try_from(self.nodes.lacks(tier).unsigned_abs()).unwrap_or(u64::MAX);
-        (BLOCK / PAGE_SIZE / self.scale).max(1).min(lacks)
+        (BLOCK / PAGE_SIZE / self.scale).max(self.leaf()).min(lacks)
     }
 
     fn plug(&mut self, tier: usize, costs: &Costs) -> Took {
@@ -300,11 +374,13 @@ impl Provisioned {
     /// Unplugs a block. Pages in use in it find another place on their node, or make others go down a tier.
     fn unplug(&mut self, tier: usize, around: &mut Around) -> Option<Took> {
         let block = self.block(tier);
-        let least = self.allocator.min(tier);
-        let free = around.vm.space.below_limit(tier);
+        let least = self.allocator.zones.min(tier);
+        let free = around.vm.space.free_pages(tier);
         let short = (block + least).saturating_sub(free);
         if short > 0 {
-            return self.push(tier, short.max(CLUSTER), false, around);
+            let leaves = short.div_ceil(self.leaf()).max(cluster(&around.vm.space));
+            let pushed = self.push(tier, leaves, false, around);
+            return pushed.or_else(|| self.swap_out(tier, around));
         }
         let present = self.nodes.given()[tier];
         let used = (block * (present - free)).div_ceil(present.max(1));
@@ -321,22 +397,41 @@ impl Provisioned {
         })
     }
 
+    /// Swaps pages out that lie where an allocation for a tier looks; `None` if there is no device for it, or none can go.
+    fn swap_out(&self, tier: usize, around: &mut Around) -> Option<Took> {
+        let costs = &around.env.costs;
+        let reclaim = around.vm.answers.reclaim.as_mut()?;
+        let of = (self.nodes.reach(tier).len() == 1).then_some(tier);
+        let leaves = cluster(&around.vm.space);
+        let taken = reclaim.take_out(&mut around.vm.space, costs, leaves, of);
+        if taken.leaves == 0 {
+            return None;
+        }
+        let flushed = around.vm.shoot_down_from(Side::Guest, costs);
+        Some(Took {
+            guest: taken.ps + flushed,
+            host: 0,
+        })
+    }
+
     /// Demotes pages of a tier, as a second-chance clock finds them, or in their order if not `cold`; `None` if no
     /// page can go.
     fn push(&mut self, from: usize, most: u64, cold: bool, around: &mut Around) -> Option<Took> {
         self.below(from, around)?;
-        let pages = low(around.vm.space.guest.pages());
+        let leaf = self.leaf();
+        let leaves = low(around.vm.space.guest.pages().div_ceil(leaf));
         let costs = around.env.costs;
         let (mut displaced, mut scanned) = (Vec::new(), 0);
         // Twice around: the first turn takes all second chances away.
-        for _ in 0..2 * u64::from(pages) {
+        for _ in 0..2 * u64::from(leaves) {
             if displaced.len() as u64 == most {
                 break;
             }
-            let page = self.allocator.next_page(pages);
-            if !is_settled(around.vm, page, from) {
+            let page = self.allocator.next_page(leaves) * low(leaf);
+            let Some(unit) = unit_of(around.vm, page).filter(|u| is_settled(around.vm, *u, from))
+            else {
                 continue;
-            }
+            };
             scanned += 1;
             if cold && around.vm.space.guest.age(page) {
                 continue;
@@ -344,13 +439,14 @@ impl Provisioned {
             let Some(to) = self.below(from, around) else {
                 break;
             };
-            displaced.push((demote(page, from, to, around), to.0));
+            demote(unit, leaf, (from, to), around);
+            displaced.push((unit, to.0));
         }
         if displaced.is_empty() {
             return None;
         }
         let copy = |(_, to): &(u32, u8)| around.env.copy_ps[from][usize::from(*to)];
-        let copies: u64 = displaced.iter().map(copy).sum();
+        let copies: u64 = displaced.iter().map(copy).sum::<u64>() * leaf;
         let moving = copies + costs.move_page * displaced.len() as u64;
         let flushed = around.vm.shoot_down_from(Side::Guest, &costs);
         around.vm.account.spent.migrate += moving + flushed;
@@ -364,7 +460,9 @@ impl Provisioned {
     /// The tier that a page of a tier can be demoted to.
     fn below(&self, from: usize, around: &Around) -> Option<TierId> {
         let space = &around.vm.space;
-        let has = |to: &usize| around.memory.free[*to] > 0 && self.allocator.has(space, *to);
+        let has = |to: &usize| {
+            around.memory.free[*to] >= self.leaf() && self.allocator.zones.has(space, *to)
+        };
         let to = (from + 1..self.tiers()).find(has)?;
         u8::try_from(to).ok().map(TierId)
     }
@@ -375,28 +473,64 @@ fn pages(bytes: &[u64], scale: u64) -> [u64; TIERS] {
     std::array::from_fn(|tier| bytes.get(tier).map_or(0, |b| b / scale / PAGE_SIZE))
 }
 
-/// Whether a page of the load is in a tier, and is not being moved.
-fn is_settled(vm: &Vm, page: u32, tier: usize) -> bool {
+/// The unit of a page of the load; `None` if the page is not in memory.
+fn unit_of(vm: &Vm, page: u32) -> Option<u32> {
     let space = &vm.space;
-    let unit = space.second.first_data() + page;
+    // Only reclaim gives a page another frame than its first.
+    let reclaim = vm.answers.reclaim.as_ref();
+    if !reclaim.is_some_and(Reclaim::is_sized) {
+        return Some(space.second.unit_of(space.guest.first_data() + page));
+    }
+    let frame = space.guest.frame(page)?;
+    Some(space.second.unit_of(frame))
+}
+
+/// Whether a unit is in a tier, and is not being moved.
+fn is_settled(vm: &Vm, unit: u32, tier: usize) -> bool {
+    let space = &vm.space;
     let moving = space.second.get(unit) & (bits::UNMAPPED | bits::PROTECTED) != 0;
     space.second.tier(unit).map(usize::from) == Some(tier)
         && !moving
         && !vm.answers.is_migrating(unit)
 }
 
-/// Demotes a page; returns its unit.
-fn demote(page: u32, from: usize, to: TierId, around: &mut Around) -> u32 {
+/// Demotes the leaf of so many pages that begins at a unit.
+fn demote(unit: u32, pages: u64, (from, to): (usize, TierId), around: &mut Around) {
+    let space = &mut around.vm.space;
+    if space.below_limit(to.index()) < space.units_per_leaf() {
+        around.strip_one(to.index());
+    }
     let second = &mut around.vm.space.second;
-    let unit = second.first_data() + page;
-    second.put(unit, Some(to.0));
+    second.put_leaf(low(second.first_frame(unit).0), pages, Some(to.0));
     let memory = &mut *around.memory;
-    memory.free[to.index()] -= 1;
-    memory.free[from] += 1;
-    memory.traffic[from].read += PAGE_SIZE;
-    memory.traffic[to.index()].written += PAGE_SIZE;
-    around.vm.account.move_pages(1, from, to);
-    unit
+    memory.free[to.index()] = memory.free[to.index()].saturating_sub(pages);
+    memory.free[from] += pages;
+    memory.traffic[from].read += pages * PAGE_SIZE;
+    memory.traffic[to.index()].written += pages * PAGE_SIZE;
+    around.vm.account.move_pages(pages, from, to);
+}
+
+impl Around<'_, '_> {
+    /// Takes the host memory from behind free pages of nodes that have become smaller than what the guest holds.
+    fn strip(&mut self) {
+        let Some(reclaim) = &mut self.vm.answers.reclaim else {
+            return;
+        };
+        if reclaim.is_sized() {
+            for (tier, free) in self.memory.free.iter_mut().enumerate() {
+                *free += reclaim.frames().strip(&mut self.vm.space, tier);
+            }
+        }
+    }
+
+    /// Takes the host memory from behind a free page of a tier, to back another with it.
+    fn strip_one(&mut self, tier: usize) {
+        if let Some(reclaim) = &mut self.vm.answers.reclaim
+            && reclaim.frames().strip_one(&mut self.vm.space, tier)
+        {
+            self.memory.free[tier] += self.vm.space.guest.pages_per_leaf();
+        }
+    }
 }
 
 /// Runs a VM's device for a quantum, if the VM has one.

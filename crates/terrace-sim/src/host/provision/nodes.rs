@@ -11,6 +11,8 @@ use crate::machine::TIERS;
 pub(super) struct Nodes {
     by: Device,
     tiers: usize,
+    /// Pages that are taken or given as one.
+    leaf: u64,
     whole: [u64; TIERS],
     wanted: [u64; TIERS],
     taken: [u64; TIERS],
@@ -24,11 +26,22 @@ impl Nodes {
         Self {
             by,
             tiers,
+            leaf: 1,
             whole,
             wanted: booted,
             taken: std::array::from_fn(|tier| whole[tier] - booted[tier]),
             runs: Vec::new(),
         }
+    }
+
+    /// The same nodes of a guest whose leaves have so many pages.
+    pub(super) fn of_leaves(self, leaf: u64) -> Self {
+        Self { leaf, ..self }
+    }
+
+    /// Pages that are taken or given as one.
+    pub(super) fn leaf(&self) -> u64 {
+        self.leaf
     }
 
     /// The device.
@@ -56,6 +69,18 @@ impl Nodes {
         self.wanted = pages;
     }
 
+    /// Sizes of the nodes whose sum is `sum`, as near to `pages` as can be: what is missing or too much is of the last
+    /// tiers.
+    pub(super) fn parts(&self, mut pages: [u64; TIERS], sum: u64) -> [u64; TIERS] {
+        for tier in (0..self.tiers).rev() {
+            let all: u64 = pages.iter().sum();
+            let room = self.whole[tier].saturating_sub(pages[tier]);
+            pages[tier] += sum.saturating_sub(all).min(room);
+            pages[tier] -= all.saturating_sub(sum).min(pages[tier]);
+        }
+        pages
+    }
+
     /// Pages that the guest has of each node.
     pub(super) fn given(&self) -> [u64; TIERS] {
         std::array::from_fn(|tier| self.whole[tier] - self.taken[tier])
@@ -75,7 +100,8 @@ impl Nodes {
     /// Pages of a tier that the device must still take; negative: pages to give back. For the balloon, the sum over
     /// all tiers.
     pub(super) fn lacks(&self, tier: usize) -> i128 {
-        let less = |target: u64, taken: u64| i128::from(target) - i128::from(taken);
+        let leaf = i128::from(self.leaf);
+        let less = |target: u64, taken: u64| (i128::from(target) - i128::from(taken)) / leaf * leaf;
         if self.by == Device::Balloon {
             let target = (0..self.tiers).map(|tier| self.target(tier)).sum();
             return less(target, self.taken.iter().sum());
@@ -99,29 +125,30 @@ impl Nodes {
         }
     }
 
-    /// Takes a page of a tier into the balloon.
+    /// Takes a leaf of a tier into the balloon.
     pub(super) fn take(&mut self, tier: usize) {
-        self.taken[tier] += 1;
+        let leaf = self.leaf;
+        self.taken[tier] += leaf;
         let of = u8::try_from(tier).unwrap_or(u8::MAX);
         if self.by == Device::Balloon {
             match self.runs.last_mut() {
-                Some((last, pages)) if *last == of => *pages += 1,
-                _ => self.runs.push((of, 1)),
+                Some((last, pages)) if *last == of => *pages += leaf,
+                _ => self.runs.push((of, leaf)),
             }
         }
     }
 
-    /// Gives a page back: one of a tier, or the one that the balloon took last.
+    /// Gives a leaf back: one of a tier, or the one that the balloon took last.
     pub(super) fn give(&mut self, tier: usize) {
         let mut tier = tier;
         if let Some((last, pages)) = self.runs.last_mut() {
             tier = usize::from(*last);
-            *pages -= 1;
+            *pages -= self.leaf;
             if *pages == 0 {
                 self.runs.pop();
             }
         }
-        self.taken[tier] -= 1;
+        self.taken[tier] -= self.leaf;
     }
 
     /// Unplugs a block of so many pages of a tier.

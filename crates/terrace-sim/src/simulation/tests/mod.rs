@@ -2,6 +2,7 @@ mod attached;
 mod demand;
 mod hemem;
 mod host;
+mod resizes;
 mod sweep;
 
 use std::path::Path;

@@ -91,23 +91,43 @@ fn sizes_and_ends_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn a_line_without_end_is_refused_or_skipped_in_bounded_memory() {
-    let start = Cursor::new(b" L 1,1\n".to_vec());
-    let endless = std::io::repeat(b'x').take(100 << 20);
-    let end = Cursor::new(b"\n L 2,1\n".to_vec());
-    let bytes = Box::new(start.chain(endless).chain(end));
-    let mut reader = Reader::from_bytes("t", bytes, None, OnBroken::Skip).expect("a trace");
-    let mut got = Vec::new();
-    while let Some(record) = reader.next_record().expect("a record") {
-        got.push(record.addr);
+fn an_endless_line_is_refused_even_if_records_are_skipped() {
+    for on_broken in [OnBroken::Stop, OnBroken::Skip] {
+        // A source that never ends: reading on would hang.
+        let endless = Cursor::new(b" L 1,1\n".to_vec()).chain(std::io::repeat(0));
+        let mut reader =
+            Reader::from_bytes("t", Box::new(endless), Some(Format::Lackey), on_broken)
+                .expect("a trace");
+        assert_eq!(
+            reader.next_record().expect("a record").map(|r| r.addr),
+            Some(1)
+        );
+        let error = reader.next_record().expect_err("no end").to_string();
+        assert!(error.starts_with("t:2: \"\\x00"), "{error}");
+        assert!(error.contains("no end within 65536 bytes"), "{error}");
     }
-    assert_eq!((got, reader.skipped()), (vec![1, 2], 1));
+    let long = |spaces| {
+        [
+            b" L 1,1\n".to_vec(),
+            vec![b' '; spaces],
+            b"\n L 2,1\n".to_vec(),
+        ]
+        .concat()
+    };
+    assert!(refused(&long(MAX_LINE + 1)).contains("no end within 65536 bytes"));
+    assert!(read(&long(MAX_LINE), None, OnBroken::Stop).is_ok());
+}
 
-    let long = [b" L 1,1\n".to_vec(), vec![b' '; MAX_LINE + 1]].concat();
-    let error = refused(&long);
-    assert!(error.contains("a line of at most 65536 bytes"), "{error}");
-    let longest = [b" L 1,1\n".to_vec(), vec![b' '; MAX_LINE]].concat();
-    assert!(read(&longest, None, OnBroken::Stop).is_ok());
+#[test]
+fn a_zstd_bomb_of_one_line_is_refused_at_its_beginning() {
+    let bomb = zstd(&vec![b'x'; 8 << 20]);
+    for on_broken in [OnBroken::Stop, OnBroken::Skip] {
+        let error = read(&bomb, Some(Format::Lackey), on_broken).expect_err("a bomb");
+        assert!(
+            error.to_string().contains("no end within 65536 bytes"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

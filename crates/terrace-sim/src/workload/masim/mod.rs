@@ -22,7 +22,7 @@ const DRAW: u64 = 131_072;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Masim {
-    file: PathBuf,
+    pub(super) file: PathBuf,
 }
 
 /// The content of a file. Regions lie one after another, each from the start of a page.

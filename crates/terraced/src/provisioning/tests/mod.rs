@@ -2,6 +2,7 @@
 //! that a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
 
 mod admitted;
+mod balance;
 mod device;
 mod faults;
 mod qemu;

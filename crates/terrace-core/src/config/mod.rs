@@ -4,6 +4,8 @@
 //! papers' values if there is one) and its rules. It leaves to others: reading files, and
 //! durations and sizes as text (the daemon turns them into these numbers).
 
+mod arbiter;
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -15,6 +17,8 @@ use crate::error::ConfigError;
 use crate::policy::{Estimate, PolicyChoice};
 use crate::provision::ProvisionConfig;
 use crate::tier::{TierConfig, TierKind};
+
+pub use arbiter::{ArbiterConfig, Rule};
 
 /// When a VM releases fast memory to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -121,6 +125,8 @@ pub struct EngineConfig {
     pub provision: ProvisionConfig,
     /// How the demand of VMs is tracked, under policies that do.
     pub demand: DemandConfig,
+    /// How VMs share the memory that they have together.
+    pub arbiter: ArbiterConfig,
 }
 
 impl Default for EngineConfig {
@@ -171,6 +177,7 @@ impl Default for EngineConfig {
             max_reasons: 64,
             provision: ProvisionConfig::default(),
             demand: DemandConfig::default(),
+            arbiter: ArbiterConfig::default(),
         }
     }
 }
@@ -184,6 +191,15 @@ impl EngineConfig {
     pub fn tier_name(&self, tier: TierId) -> String {
         let named = self.tiers.get(tier.index());
         named.map_or_else(|| tier.to_string(), |tier| tier.name.clone())
+    }
+
+    /// Least and most that the pool gives to a VM, percent of its nominal size. Where the first tier goes by gain, floors
+    /// and ceilings that an operator set are the only bounds.
+    pub(crate) fn fast_percents(&self) -> (u16, u16) {
+        match self.arbiter.divides_fast_by_gain() {
+            true => (0, u16::MAX),
+            false => (self.share_lower_percent, self.share_upper_percent),
+        }
     }
 
     /// The policies that go by an old name, one message each.
@@ -232,9 +248,27 @@ impl EngineConfig {
         self.validate_sharing()?;
         self.validate_moving()?;
         self.validate_demand()?;
+        self.validate_arbiter()?;
         self.policy.resolve("policy")?;
         for (vm, choice) in &self.vm_policies {
             choice.resolve(&format!("vm_policies.{vm}"))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that under each policy of hot lists some page can be hot. Apart from [`EngineConfig::validate`], because
+    /// logs of engines that could not do anything are replayed.
+    ///
+    /// # Errors
+    /// If no page can exceed a policy's threshold: the first such one, with what is allowed.
+    pub fn check_thresholds(&self) -> Result<(), ConfigError> {
+        let own = self.vm_policies.iter();
+        let own = own.map(|(vm, choice)| (format!("vm_policies.{vm}"), choice));
+        let all = std::iter::once(("policy".to_owned(), &self.policy)).chain(own);
+        for (key, choice) in all {
+            choice
+                .resolve(&key)?
+                .check_threshold(self.weights(), &key)?;
         }
         Ok(())
     }
@@ -292,8 +326,34 @@ impl EngineConfig {
     fn validate_demand(&self) -> Result<(), ConfigError> {
         let demand = &self.demand;
         within("demand.hot_set_pages", demand.hot_set_pages, 1..=1 << 24)?;
+        let percent = demand.max_hot_set_percent;
+        within("demand.max_hot_set_percent", percent, 1..=100)?;
         let percent = demand.max_tracking_percent;
-        within("demand.max_tracking_percent", percent, 1..=100)
+        within("demand.max_tracking_percent", percent, 1..=100)?;
+        demand.phases().map(|_| ())
+    }
+
+    fn validate_arbiter(&self) -> Result<(), ConfigError> {
+        let arbiter = &self.arbiter;
+        within("arbiter.reserve_percent", arbiter.reserve_percent, 0..=50)?;
+        within("arbiter.cycle_ms", arbiter.cycle_ms, 100..=MAX_MS)?;
+        within("arbiter.shrink_percent", arbiter.shrink_percent, 1..=100)?;
+        let dead_band = arbiter.dead_band_percent;
+        within("arbiter.dead_band_percent", dead_band, 0..=50)?;
+        within("arbiter.turn_ms", arbiter.turn_ms, 0..=MAX_MS)?;
+        within("arbiter.valley_ms", arbiter.valley_ms, 0..=MAX_MS)?;
+        within("arbiter.relief_ms", arbiter.relief_ms, 0..=250_000)?;
+        within("arbiter.lend_again_ms", arbiter.lend_again_ms, 0..=MAX_MS)?;
+        within("arbiter.review_ms", arbiter.review_ms, 1..=MAX_MS)?;
+        within("arbiter.retry_factor", arbiter.retry_factor, 1..=1000)?;
+        within("arbiter.fault_ns", arbiter.fault_ns, 1..=10_000_000_000)?;
+        within("arbiter.settle_ms", arbiter.settle_ms, 0..=MAX_MS)?;
+        within("arbiter.boot_ms", arbiter.boot_ms, 0..=MAX_MS)?;
+        let ratio = arbiter.price_ratio_milli;
+        within("arbiter.price_ratio_milli", ratio, 1_000..=1_000_000)?;
+        let extra = arbiter.slow_access_extra_ns;
+        within("arbiter.slow_access_extra_ns", extra, 1..=1_000_000)?;
+        within("arbiter.scale", arbiter.scale, 1..=1 << 32)
     }
 
     fn validate_moving(&self) -> Result<(), ConfigError> {
@@ -377,6 +437,27 @@ mod tests {
                 .to_string()
                 .contains("tiers[1].write_weight = 9 is out of range: allowed is 1 to 8")
         );
+    }
+
+    #[test]
+    fn keys_of_demand_are_refused_at_their_own_names() {
+        let refused = |demand: &str| {
+            let text = format!(r#"{{"demand": {{{demand}}}}}"#);
+            let config: EngineConfig = serde_json::from_str(&text).unwrap();
+            config.validate().unwrap_err().to_string()
+        };
+        for (demand, allowed) in [
+            (r#""max_hot_set_percent": 0"#, "1 to 100"),
+            (r#""max_hot_set_percent": 101"#, "1 to 100"),
+            (r#""phase_windows": 601"#, "1 to 600"),
+            (r#""phase_lower_milli": 1000"#, "0 to 999"),
+            (r#""phase_upper_milli": 1000"#, "1001 to 1000000"),
+        ] {
+            let (key, value) = demand.split_once(": ").unwrap();
+            let key = key.trim_matches('"');
+            let error = format!("demand.{key} = {value} is out of range: allowed is {allowed}");
+            assert_eq!(refused(demand), error);
+        }
     }
 
     #[test]

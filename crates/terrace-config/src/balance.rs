@@ -1,0 +1,237 @@
+//! The sharing of memory between VMs: who takes part, by which rule, and how far at once.
+
+use anyhow::{Result, ensure};
+use bytesize::ByteSize;
+use serde::Deserialize;
+use terrace_core::EngineConfig;
+use terrace_core::arbiter::{ArbiterConfig, Rule};
+
+/// Whether sizes that the rule finds are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BalanceMode {
+    /// Nothing is decided.
+    Off,
+    /// Sizes are said, and not ordered.
+    #[default]
+    Observe,
+    /// Sizes are ordered.
+    On,
+}
+
+/// The rule of `share`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum BalanceShare {
+    #[default]
+    Dp,
+    Fair,
+    Trade,
+}
+
+/// The section `[balance]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RawBalance {
+    pub(crate) mode: BalanceMode,
+    pub(crate) share: BalanceShare,
+    pub(crate) price_ratio: f64,
+    pub(crate) reserve_percent: u8,
+    pub(crate) dead_band_percent: u8,
+    pub(crate) shrink_percent: u8,
+    pub(crate) least_shrink: ByteSize,
+    pub(crate) cycle_ms: u64,
+    pub(crate) turn_ms: u64,
+    pub(crate) valley_ms: u64,
+    pub(crate) relief_ms: u64,
+    pub(crate) lend_again_ms: u64,
+    pub(crate) review_ms: u64,
+    pub(crate) retry_factor: u32,
+    pub(crate) settle_ms: u64,
+    pub(crate) boot_ms: u64,
+}
+
+impl Default for RawBalance {
+    fn default() -> Self {
+        let arbiter = ArbiterConfig::default();
+        Self {
+            mode: BalanceMode::default(),
+            share: BalanceShare::default(),
+            price_ratio: f64::from(arbiter.price_ratio_milli) / 1000.0,
+            reserve_percent: arbiter.reserve_percent,
+            dead_band_percent: arbiter.dead_band_percent,
+            shrink_percent: arbiter.shrink_percent,
+            least_shrink: ByteSize(arbiter.least_shrink_bytes),
+            cycle_ms: arbiter.cycle_ms,
+            turn_ms: arbiter.turn_ms,
+            valley_ms: arbiter.valley_ms,
+            relief_ms: arbiter.relief_ms,
+            lend_again_ms: arbiter.lend_again_ms,
+            review_ms: arbiter.review_ms,
+            retry_factor: arbiter.retry_factor,
+            settle_ms: arbiter.settle_ms,
+            boot_ms: arbiter.boot_ms,
+        }
+    }
+}
+
+impl RawBalance {
+    /// Sets the engine's parameters by this section and the capacities of tiers, bytes; none unless each has one.
+    pub(crate) fn apply(self, engine: &mut EngineConfig, capacities: Vec<u64>) -> Result<()> {
+        ensure!(
+            engine.arbiter == ArbiterConfig::default(),
+            "engine.arbiter is not set here: memory is shared between VMs by the section [balance]"
+        );
+        ensure!(
+            (1.0..=1000.0).contains(&self.price_ratio),
+            "balance.price_ratio = {} is out of range: allowed is 1 to 1000",
+            self.price_ratio
+        );
+        engine.arbiter = ArbiterConfig {
+            rule: match (self.mode, self.share) {
+                (BalanceMode::Off, _) => Rule::Off,
+                (_, BalanceShare::Dp) => Rule::Dp,
+                (_, BalanceShare::Fair) => Rule::Fair,
+                (_, BalanceShare::Trade) => Rule::Trade,
+            },
+            observe: self.mode == BalanceMode::Observe,
+            // No counter of this host says which accesses reach memory.
+            live: true,
+            capacity_bytes: capacities
+                .iter()
+                .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            capacity_tiers_bytes: capacities,
+            price_ratio_milli: milli(self.price_ratio),
+            reserve_percent: self.reserve_percent,
+            dead_band_percent: self.dead_band_percent,
+            shrink_percent: self.shrink_percent,
+            least_shrink_bytes: self.least_shrink.as_u64(),
+            cycle_ms: self.cycle_ms,
+            turn_ms: self.turn_ms,
+            valley_ms: self.valley_ms,
+            relief_ms: self.relief_ms,
+            lend_again_ms: self.lend_again_ms,
+            review_ms: self.review_ms,
+            retry_factor: self.retry_factor,
+            settle_ms: self.settle_ms,
+            boot_ms: self.boot_ms,
+            ..ArbiterConfig::default()
+        };
+        Ok(())
+    }
+}
+
+/// A ratio that was checked, in thousandths.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "1 to 1000 before"
+)]
+fn milli(ratio: f64) -> u32 {
+    (ratio * 1000.0).round() as u32
+}
+
+/// The part of a VM in the sharing of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Whether the VM may be resized; it is known all the same, and its memory counts.
+    pub is_on: bool,
+    /// The least memory that it is left, bytes; `None`: it does not take part.
+    pub floor_bytes: Option<u64>,
+    /// The most that it is given, bytes; `None`: the size that it was started with.
+    pub ceiling_bytes: Option<u64>,
+}
+
+impl Balance {
+    /// The part of a VM of these limits.
+    pub(crate) fn new(
+        is_on: bool,
+        floor: Option<ByteSize>,
+        ceiling: Option<ByteSize>,
+    ) -> Result<Self> {
+        if let (Some(floor), Some(ceiling)) = (floor, ceiling) {
+            ensure!(
+                floor <= ceiling,
+                "memory_floor ({floor}) is above memory_ceiling ({ceiling})"
+            );
+        }
+        Ok(Self {
+            is_on,
+            floor_bytes: floor.map(|size| size.as_u64()).filter(|floor| *floor > 0),
+            ceiling_bytes: ceiling.map(|size| size.as_u64()),
+        })
+    }
+
+    /// The same; nothing of it if no memory is shared.
+    pub(crate) fn unless_off(self, rule: Rule) -> Self {
+        let floor_bytes = self.floor_bytes.filter(|_| rule != Rule::Off);
+        Self {
+            floor_bytes,
+            ..self
+        }
+    }
+
+    /// Whether its guest is to be asked what it needs.
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        self.floor_bytes.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn sizes_are_only_said_unless_an_operator_wants_more() {
+        let arbiter = |text| Config::parse(text).unwrap().engine.arbiter;
+        let default = arbiter("");
+        assert!(default.rule == Rule::Dp && default.observe && default.live);
+        let on = arbiter("[balance]\nmode = \"on\"\nshare = \"fair\"\nleast_shrink = \"16MiB\"\n");
+        assert!(on.rule == Rule::Fair && !on.observe && on.least_shrink_bytes == 16 << 20);
+        assert_eq!(arbiter("[balance]\nmode = \"off\"").rule, Rule::Off);
+    }
+
+    #[test]
+    fn capacities_of_all_tiers_bound_what_vms_have_together() {
+        let tier = |n: u32, capacity: &str| {
+            format!("[[tier]]\nname = \"t{n}\"\nnodes = [{n}]\n{capacity}\n")
+        };
+        let arbiter = |text: String| Config::parse(&text).unwrap().engine.arbiter;
+        let both = arbiter(tier(0, "capacity = \"1GiB\"") + &tier(1, "capacity = \"2GiB\""));
+        assert_eq!(both.capacity_tiers_bytes, [1 << 30, 2 << 30]);
+        assert_eq!(both.capacity_bytes, 3 << 30);
+        let one = arbiter(tier(0, "capacity = \"1GiB\"") + &tier(1, ""));
+        assert_eq!((one.capacity_bytes, one.capacity_tiers_bytes.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_vm_takes_part_by_its_floor() {
+        let text = "[defaults]\nmemory_ceiling = \"4GiB\"\n[vm.a]\nmemory_floor = \"1GiB\"\nbalance = false\n";
+        let config = Config::parse(text).unwrap();
+        let of = |vm| config.vm(vm).unwrap().balance;
+        assert!(of("a").takes_part() && !of("a").is_on && !of("b").takes_part());
+        assert_eq!(
+            (of("a").floor_bytes, of("b").ceiling_bytes),
+            (Some(1 << 30), Some(4 << 30))
+        );
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let swapped = "[vm.a]\nmemory_floor = \"2GiB\"\nmemory_ceiling = \"1GiB\"";
+        assert!(refused(swapped).contains("memory_floor (2.0 GiB) is above"));
+        assert!(refused("[vm.a]\nmemory_floor = 4").contains("memory_floor = 4 bytes"));
+        assert!(refused("[engine.arbiter]\nrule = \"dp\"").contains("[balance]"));
+        assert!(refused("[balance]\nprice_ratio = 0.5").contains("balance.price_ratio"));
+        assert!(
+            refused("[balance]\nreserve_percent = 60").contains("balance.reserve_percent = 60")
+        );
+        assert!(refused("[balance]\nmode = \"auto\"").contains("unknown variant `auto`"));
+    }
+}

@@ -1,0 +1,291 @@
+//! The statistics of a stock guest, taken for what they can be: its balloon driver or its agent says them, and may be wrong,
+//! old, or lie.
+
+use terrace_proto::provision::ProviderStatus;
+use terrace_proto::{GuestMemory, MemoryNeed, MemoryTiers, PAGE_SIZE, ProviderId, Tick, TierId};
+
+use crate::config::ArbiterConfig;
+
+/// The reason why a guest's statistics say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// The driver never reported any.
+    Never,
+    /// They did not change for so many seconds.
+    Old(u64),
+    /// There is no figure for free memory.
+    NoFree,
+    /// More is free than the VM has.
+    TooMuch,
+}
+
+impl Silence {
+    /// The reason in words.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            Self::Never => "its balloon driver has reported no statistics".into(),
+            Self::Old(s) => format!("its statistics are {s} s old"),
+            Self::NoFree => "its statistics lack its free memory".into(),
+            Self::TooMuch => "its statistics say that more is free than it has".into(),
+        }
+    }
+}
+
+/// Counters of pages swapped, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Swapped {
+    inward: u64,
+    outward: u64,
+}
+
+/// The statistics of one guest so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guest {
+    /// The first counters of swapping that were seen since it started.
+    first: Option<Swapped>,
+    /// The last ones.
+    last: Option<Swapped>,
+    /// Why the last statistics said nothing, if so.
+    pub silence: Option<Silence>,
+    /// The last statistics.
+    pub seen: Option<GuestMemory>,
+    /// Reports of the guest to its device, and when that number was first seen.
+    reports: Option<(u64, Tick)>,
+}
+
+impl Guest {
+    /// The need that these statistics tell of; `None` if they tell nothing. `whole`: the size that the VM was started with,
+    /// bytes.
+    pub fn need(
+        &mut self,
+        seen: &GuestMemory,
+        whole: u64,
+        config: &ArbiterConfig,
+    ) -> Option<MemoryNeed> {
+        self.seen = Some(*seen);
+        let free = free_bytes(seen, whole);
+        self.silence = free.err();
+        let free_bytes = free.ok()?;
+        let major_faults = seen.major_faults.unwrap_or(0);
+        let estimate = major_faults.saturating_mul(config.fault_ns);
+        Some(MemoryNeed {
+            provider: seen.provider,
+            free_bytes,
+            used_swap_bytes: self.used_swap(seen),
+            major_faults,
+            lost_ns: seen.waited_ns.unwrap_or(estimate),
+            // Not told by any stock guest.
+            huge_percent: 0,
+        })
+    }
+
+    /// The statistics that a guest reports to its device; `None` if it reports none.
+    pub fn of_device(
+        &mut self,
+        now: Tick,
+        provider: ProviderId,
+        status: &ProviderStatus,
+    ) -> Option<(GuestMemory, MemoryTiers)> {
+        let mut free_bytes = [0; TierId::MAX];
+        for (free, tier) in free_bytes.iter_mut().zip(&status.tiers) {
+            *free = tier.guest.free_bytes?;
+        }
+        let first = &status.tiers.first()?.guest;
+        let bytes = |pages: Option<u64>| pages.map(|pages| pages.saturating_mul(PAGE_SIZE));
+        let reports = status.reports.unwrap_or(0);
+        let same = self.reports.filter(|(last, _)| *last == reports);
+        let (_, since) = *self.reports.insert(same.unwrap_or((reports, now)));
+        let memory = GuestMemory {
+            provider,
+            age_ms: Some(now.0.saturating_sub(since.0) / 1_000_000),
+            free_bytes: Some(super::sum(&free_bytes)),
+            major_faults: first.major_faults,
+            swapped_in_bytes: bytes(first.swapped_in_pages),
+            swapped_out_bytes: bytes(first.swapped_out_pages),
+            ..GuestMemory::default()
+        };
+        let tiers = MemoryTiers {
+            provider,
+            free_bytes,
+            // No hot page of a live guest is known to wait.
+            waiting_hot_bytes: 0,
+        };
+        Some((memory, tiers))
+    }
+
+    /// Bytes that were swapped out and not in again since the guest was first seen: an estimate, since pages of programs
+    /// that ended leave swap without being swapped in.
+    fn used_swap(&mut self, seen: &GuestMemory) -> u64 {
+        let (Some(inward), Some(outward)) = (seen.swapped_in_bytes, seen.swapped_out_bytes) else {
+            return 0;
+        };
+        let now = Swapped { inward, outward };
+        // Counters that fall are those of a guest that started anew.
+        let is_new = |last: Swapped| now.inward < last.inward || now.outward < last.outward;
+        if self.last.is_some_and(is_new) {
+            self.first = None;
+        }
+        self.last = Some(now);
+        let first = *self.first.get_or_insert(now);
+        let since = (now.outward - first.outward).saturating_sub(now.inward - first.inward);
+        // One that swapped before it was first seen has some in use, too: how much is not known.
+        let some = if outward > inward { PAGE_SIZE } else { 0 };
+        since.max(some)
+    }
+}
+
+/// Free memory, if the figure is one.
+fn free_bytes(seen: &GuestMemory, whole: u64) -> Result<u64, Silence> {
+    let age = seen.age_ms.ok_or(Silence::Never)?;
+    if age > super::member::NEED_LASTS / 1_000_000 {
+        return Err(Silence::Old(age / 1000));
+    }
+    match seen.free_bytes.ok_or(Silence::NoFree)? {
+        free if free > whole => Err(Silence::TooMuch),
+        free => Ok(free),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::provision::{GuestTier, TierStatus};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn said(free_mib: u64, swapped: (u64, u64)) -> GuestMemory {
+        GuestMemory {
+            age_ms: Some(0),
+            free_bytes: Some(free_mib * MIB),
+            swapped_in_bytes: Some(swapped.0 * MIB),
+            swapped_out_bytes: Some(swapped.1 * MIB),
+            ..GuestMemory::default()
+        }
+    }
+
+    fn need(guest: &mut Guest, seen: GuestMemory) -> Option<MemoryNeed> {
+        guest.need(&seen, 1024 * MIB, &ArbiterConfig::default())
+    }
+
+    #[test]
+    fn statistics_that_say_nothing_are_no_need_and_have_a_reason() {
+        let mut guest = Guest::default();
+        let good = said(100, (0, 0));
+        let cases = [
+            (
+                GuestMemory {
+                    age_ms: None,
+                    ..good
+                },
+                Silence::Never,
+            ),
+            (
+                GuestMemory {
+                    age_ms: Some(31_000),
+                    ..good
+                },
+                Silence::Old(31),
+            ),
+            (
+                GuestMemory {
+                    free_bytes: None,
+                    ..good
+                },
+                Silence::NoFree,
+            ),
+            (said(1025, (0, 0)), Silence::TooMuch),
+        ];
+        for (seen, why) in cases {
+            assert_eq!(need(&mut guest, seen), None);
+            assert_eq!(guest.silence, Some(why));
+        }
+        assert!(need(&mut guest, good).is_some());
+        assert_eq!(guest.silence, None);
+    }
+
+    #[test]
+    fn a_device_reports_by_tier_and_what_it_repeats_is_old() {
+        let tier = |free: Option<u64>| TierStatus {
+            guest: GuestTier {
+                free_bytes: free.map(|mib| mib * MIB),
+                swapped_out_pages: Some(256),
+                ..GuestTier::default()
+            },
+            ..TierStatus::default()
+        };
+        let mut status = ProviderStatus {
+            reports: Some(4),
+            tiers: vec![tier(Some(3)), tier(Some(5))],
+            ..ProviderStatus::default()
+        };
+        let mut guest = Guest::default();
+        let mut said = |s: u64, status: &ProviderStatus| {
+            guest.of_device(Tick(s * 1_000_000_000), ProviderId(7), status)
+        };
+        let (memory, tiers) = said(1, &status).unwrap();
+        assert_eq!((memory.free_bytes, memory.age_ms), (Some(8 * MIB), Some(0)));
+        assert_eq!(memory.swapped_out_bytes, Some(MIB));
+        assert_eq!(tiers.free_bytes[..2], [3 * MIB, 5 * MIB]);
+        assert_eq!(said(9, &status).unwrap().0.age_ms, Some(8000));
+        status.reports = Some(5);
+        assert_eq!(said(10, &status).unwrap().0.age_ms, Some(0));
+        status.tiers[1] = tier(None);
+        assert_eq!(said(11, &status), None);
+    }
+
+    #[test]
+    fn available_memory_is_never_taken_for_free() {
+        let seen = GuestMemory {
+            available_bytes: Some(900 * MIB),
+            cache_bytes: Some(800 * MIB),
+            ..said(100, (0, 0))
+        };
+        assert_eq!(
+            need(&mut Guest::default(), seen).unwrap().free_bytes,
+            100 * MIB
+        );
+    }
+
+    #[test]
+    fn used_swap_is_what_went_out_and_not_in_since_first_seen() {
+        let mut guest = Guest::default();
+        let mut used = |swapped| need(&mut guest, said(0, swapped)).unwrap().used_swap_bytes / MIB;
+        assert_eq!(used((50, 500)), 0);
+        assert_eq!(used((50, 600)), 100);
+        assert_eq!(used((90, 600)), 60);
+        // More came in than went out since then.
+        assert_eq!(used((300, 610)), 0);
+    }
+
+    #[test]
+    fn one_that_swapped_before_has_some_swap_in_use() {
+        let seen = said(0, (50, 500));
+        let need = need(&mut Guest::default(), seen).unwrap();
+        assert_eq!(need.used_swap_bytes, PAGE_SIZE);
+    }
+
+    #[test]
+    fn counters_that_fall_begin_anew() {
+        let mut guest = Guest::default();
+        let mut used = |swapped| need(&mut guest, said(0, swapped)).unwrap().used_swap_bytes / MIB;
+        assert_eq!(used((0, 500)), 0);
+        assert_eq!(used((0, 600)), 100);
+        assert_eq!(used((0, 3)), 0);
+        assert_eq!(used((0, 8)), 5);
+        assert_eq!(used((u64::MAX / MIB, u64::MAX / MIB)), 0);
+    }
+
+    #[test]
+    fn statistics_without_swap_counters_tell_of_no_swap() {
+        let seen = GuestMemory {
+            swapped_in_bytes: None,
+            ..said(5, (0, 9))
+        };
+        assert_eq!(
+            need(&mut Guest::default(), seen).unwrap().used_swap_bytes,
+            0
+        );
+    }
+}

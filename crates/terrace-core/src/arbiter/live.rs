@@ -1,0 +1,94 @@
+//! The part of a live host: the statistics of stock guests, and which VMs are left alone.
+
+use terrace_proto::provision::ProviderStatus;
+use terrace_proto::{GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick};
+
+use super::standing::Standing;
+use super::{Arbiter, Decision};
+use crate::provision::Sizes;
+
+impl Arbiter {
+    /// Takes in the statistics of a guest. `sizes`: what it has.
+    pub fn guest(&mut self, now: Tick, seen: &GuestMemory, sizes: Option<Sizes>) {
+        let Some(member) = self.members.get_mut(&seen.provider) else {
+            return;
+        };
+        let whole = sizes.as_ref().map_or(0, Sizes::whole);
+        match member.facts.guest.need(seen, whole, &self.config) {
+            Some(need) => self.need(now, need, sizes),
+            // What it said before holds no more.
+            None if member.need.is_some() => {
+                member.silence();
+                self.change(now);
+            }
+            None => {}
+        }
+    }
+
+    /// Takes in what a guest reports to the device that sizes it. `sizes`: what it has. On a simulated host the guest says it
+    /// itself.
+    pub fn device(
+        &mut self,
+        now: Tick,
+        provider: ProviderId,
+        status: &ProviderStatus,
+        sizes: Option<Sizes>,
+    ) {
+        let member = self.members.get_mut(&provider).filter(|_| self.config.live);
+        let said = member.and_then(|member| member.facts.guest.of_device(now, provider, status));
+        if let Some((memory, tiers)) = said {
+            self.tiers(tiers);
+            self.guest(now, &memory, sizes);
+        }
+    }
+
+    /// Takes in facts that decide whether a VM is left alone.
+    pub fn standing(&mut self, now: Tick, seen: MemoryStanding) {
+        self.judge_standing(now, seen.provider, |standing| standing.see(now, seen));
+    }
+
+    /// Takes in an operator's word on whether a VM takes part.
+    pub fn balance(&mut self, now: Tick, said: MemoryBalance) {
+        self.judge_standing(now, said.provider, |standing| standing.say(said));
+    }
+
+    /// Takes in that an operator pauses all VMs, or resumes them.
+    pub fn halt(&mut self, now: Tick, halted: bool) {
+        self.halted = halted;
+        self.change(now);
+    }
+
+    /// Takes in that an operator wants a VM to have another size.
+    pub fn resized(&mut self, now: Tick, provider: ProviderId) {
+        // On a simulated host that is how sizes begin.
+        if self.config.live {
+            self.judge_standing(now, provider, Standing::resized);
+        }
+    }
+
+    /// Takes something in about a VM's standing, and says what follows.
+    fn judge_standing(&mut self, now: Tick, id: ProviderId, take: impl FnOnce(&mut Standing)) {
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        let standing = &mut member.facts.standing;
+        take(standing);
+        if !standing.judge(now, &self.config) {
+            return;
+        }
+        self.schedule.change(now, &self.config);
+        // A VM without a floor was never meant to take part: that is no news.
+        if member.rights.floor_bytes == 0 {
+            return;
+        }
+        let why = standing.alone.map_or_else(
+            || "its memory is balanced from now on".to_owned(),
+            |alone| format!("its memory is not balanced: {}", alone.text()),
+        );
+        self.notices.push(Decision {
+            provider: id,
+            wanted: None,
+            why,
+        });
+    }
+}

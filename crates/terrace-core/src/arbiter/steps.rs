@@ -1,0 +1,431 @@
+//! From what a rule wants to what may be done now.
+//!
+//! **Invariant:** whatever a rule wants, no VM comes below its floor or above its ceiling, all together have no more of
+//! any tier than there is, and nobody grows in a tier before the memory is there.
+//!
+//! A step either takes or gives. A VM that is to have more of one tier and less of another first gives what its guest
+//! does not use, or else first takes what is there.
+
+use std::collections::BTreeMap;
+
+use terrace_proto::{ProviderId, Tick};
+
+use super::kinds::{Kinds, kind};
+use super::member::{Direction, Member};
+use super::{percent, sum};
+use crate::config::ArbiterConfig;
+
+/// Sizes that a VM is to have, of each tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub provider: ProviderId,
+    pub from: Vec<u64>,
+    pub to: Vec<u64>,
+}
+
+impl Step {
+    /// Whether the VM is to have more.
+    pub fn grows(&self) -> bool {
+        sum(&self.to) > sum(&self.from)
+    }
+
+    /// The direction of a tier; `None` if it stays.
+    pub fn direction(&self, tier: usize) -> Option<Direction> {
+        match self.to[tier].cmp(&self.from[tier]) {
+            std::cmp::Ordering::Less => Some(Direction::Down),
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Greater => Some(Direction::Up),
+        }
+    }
+
+    /// The sizes that change.
+    pub fn changes(&self) -> Vec<Option<u64>> {
+        let changed = |tier: usize| self.direction(tier).map(|_| self.to[tier]);
+        (0..self.to.len()).map(changed).collect()
+    }
+}
+
+type Members = BTreeMap<ProviderId, Member>;
+
+/// Sizes of each tier that VMs are to have.
+pub(super) type Targets = Vec<(ProviderId, Vec<u64>)>;
+
+/// Memory that there is, and how much of it is kept for VMs that begin to swap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Host {
+    pub capacity: Kinds,
+    pub reserve: Kinds,
+}
+
+impl Host {
+    /// The reserve of all memory that a VM whose device sizes so many tiers can have.
+    pub fn reserve_for(&self, tiers: usize) -> u64 {
+        match tiers {
+            0 | 1 => self.reserve[0],
+            _ => self.reserve.from(1),
+        }
+    }
+
+    /// Memory that nobody has or is on its way to.
+    pub fn room(&self, members: &Members) -> Kinds {
+        let mut held = Kinds::default();
+        for member in members.values() {
+            held.add(&member.most_each());
+        }
+        self.capacity.less(&held)
+    }
+}
+
+/// Memory that may be taken of VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// What others lent, and as much of its own as a cycle allows.
+    All,
+    /// What others lent: it is between two cycles.
+    Lent,
+}
+
+/// An occasion for steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct On {
+    pub now: Tick,
+    pub takes: Takes,
+}
+
+/// The steps towards these sizes: those that shrink first.
+pub(super) fn towards(
+    on: On,
+    members: &Members,
+    targets: &Targets,
+    host: &Host,
+    config: &ArbiterConfig,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut grow = Vec::new();
+    for (id, target) in targets {
+        let Some(member) = members.get(id).filter(|member| member.can_act()) else {
+            continue;
+        };
+        let from = member.sizes_each();
+        // Who is to have more in all does not give first.
+        let more = sum(target) > sum(&from) && matters(sum(&from), sum(target), config);
+        let shrunk = shrunk(on, member, target, config).filter(|_| !more);
+        if let Some(to) = shrunk {
+            steps.push(Step {
+                provider: *id,
+                from,
+                to,
+            });
+        } else if target.iter().zip(&from).any(|(to, from)| to > from) {
+            grow.push((*id, member, target));
+        }
+    }
+    let room = host.room(members);
+    let now = on.now;
+    steps.extend(Growth { now, config, host }.steps(grow, room));
+    steps
+}
+
+/// The sizes that a VM may have now on its way down.
+fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Option<Vec<u64>> {
+    let (has, lent, now) = (member.size(), member.lent(), on.now);
+    // Its own memory is not taken while it swaps, nor twice in a cycle.
+    let only_lent = member.is_swapping() || on.takes == Takes::Lent;
+    if only_lent && lent == 0 {
+        return None;
+    }
+    if lent == 0 && member.suffers() {
+        return None;
+    }
+    let beyond = member.pace(config);
+    let mut spare = member.spare(config);
+    let mut most = spare.max(beyond).max(lent);
+    if only_lent {
+        (spare, most) = (spare.min(lent), most.min(lent));
+    }
+    // Memory that only changes its tier is taken as far as the guest does not use it.
+    let limit = most.min(has.saturating_sub(sum(target))).max(spare);
+    let mut left = limit.min(has.saturating_sub(member.floor(now)));
+    let mut to = member.sizes_each();
+    for (i, tier) in member.sizes.as_ref()?.tiers.iter().enumerate().rev() {
+        if turns(now, member, i, Direction::Down, config) {
+            continue;
+        }
+        let wanted = target.get(i).map_or(0, |to| tier.size.saturating_sub(*to));
+        to[i] = tier.down_by(wanted.min(left));
+        left -= tier.size - to[i];
+    }
+    matters(has, sum(&to), config).then_some(to)
+}
+
+/// VMs that grow.
+struct Growth<'a> {
+    now: Tick,
+    config: &'a ArbiterConfig,
+    host: &'a Host,
+}
+
+type Grows<'a> = (ProviderId, &'a Member, &'a Vec<u64>);
+
+impl Growth<'_> {
+    /// The sizes of VMs that grow. Those that swap take of the reserve.
+    fn steps(&self, mut wanted: Vec<Grows<'_>>, mut room: Kinds) -> Vec<Step> {
+        wanted.sort_by_key(|(_, member, _)| !member.is_swapping());
+        let mut steps = Vec::new();
+        // Weights of those that are still to come: that do not swap, and that do.
+        let mut weights = [false, true].map(|swaps| {
+            let of = wanted.iter().map(|(_, member, _)| member);
+            let of = of.filter(|member| member.is_swapping() == swaps);
+            of.map(|member| u128::from(member.rights.weight))
+                .sum::<u128>()
+        });
+        for (id, member, target) in &wanted {
+            let from = member.sizes_each();
+            let peers = &mut weights[usize::from(member.is_swapping())];
+            let to = self.grown(member, target, *peers, &room);
+            *peers = peers.saturating_sub(u128::from(member.rights.weight));
+            if !matters(sum(&from), sum(&to), self.config) {
+                continue;
+            }
+            let tiers = from.len();
+            for (tier, (to, from)) in to.iter().zip(&from).enumerate() {
+                room.take(kind(tiers, tier), to - from);
+            }
+            let provider = *id;
+            steps.push(Step { provider, from, to });
+        }
+        steps
+    }
+
+    /// The sizes of a VM that grows. `peers`: its weight and those of all that come after it and are as badly off.
+    fn grown(&self, member: &Member, target: &[u64], peers: u128, room: &Kinds) -> Vec<u64> {
+        let from = member.sizes_each();
+        let mut to = from.clone();
+        let Some(sizes) = &member.sizes else {
+            return to;
+        };
+        let all = member.may_have().saturating_sub(sum(&from));
+        let net = all.min(sum(target).saturating_sub(sum(&from)));
+        let mut give = |wanted: &dyn Fn(usize, u64) -> u64, most: u64| {
+            for (i, tier) in sizes.tiers.iter().enumerate().rev() {
+                let there = self.part(member, i, peers, room);
+                let there = there.saturating_sub(to[i] - from[i]);
+                let left = most.saturating_sub(sum(&to) - sum(&from));
+                let more = wanted(i, to[i]).min(there).min(left);
+                to[i] = tier
+                    .up_by((to[i] - from[i]).saturating_add(more))
+                    .max(to[i]);
+            }
+        };
+        let named = |i: usize, has: u64| target.get(i).map_or(0, |to| to.saturating_sub(has));
+        give(&named, all);
+        // What there is of no slow tier comes from a faster one.
+        give(&|_, _| u64::MAX, net);
+        to
+    }
+
+    /// The part of a VM in what is there of a tier.
+    fn part(&self, member: &Member, tier: usize, peers: u128, room: &Kinds) -> u64 {
+        let swaps = member.is_swapping();
+        // Who swaps does not wait for having given lately.
+        if !swaps && turns(self.now, member, tier, Direction::Up, self.config) {
+            return 0;
+        }
+        let kind = kind(member.tiers(), tier);
+        let reserve = self.host.reserve_for(member.tiers());
+        let there = match member.draws_on(self.now, reserve, self.config) {
+            true => room[kind],
+            false => room[kind].saturating_sub(self.host.reserve[kind]),
+        };
+        let part = u128::from(there) * u128::from(member.rights.weight);
+        let part = part.checked_div(peers).unwrap_or(0);
+        u64::try_from(part).unwrap_or(u64::MAX).min(there)
+    }
+}
+
+/// Whether a tier of the VM changed in the other direction a short while ago.
+pub(super) fn turns(
+    now: Tick,
+    member: &Member,
+    tier: usize,
+    direction: Direction,
+    config: &ArbiterConfig,
+) -> bool {
+    let turned = member.turned.get(tier).copied().flatten();
+    turned.is_some_and(|(at, last)| {
+        last != direction && now.0.saturating_sub(at.0) < ArbiterConfig::ns(config.turn_ms)
+    })
+}
+
+/// Whether a change is outside of the dead band.
+fn matters(from: u64, to: u64, config: &ArbiterConfig) -> bool {
+    from != to && from.abs_diff(to) >= percent(from, config.dead_band_percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use terrace_proto::{MemoryNeed, MemoryRights};
+
+    use super::*;
+    use crate::provision::{Sizes, TierSize};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A VM of one or two tiers, with a floor and a ceiling, which may be on its way to other sizes, swap or have free
+    /// memory.
+    #[derive(Clone, Debug)]
+    struct Party {
+        sizes: Vec<u64>,
+        target: u64,
+        floor: u64,
+        ceiling: u64,
+        free: u64,
+        swaps: bool,
+        pending: bool,
+        turned: Option<(u64, Direction)>,
+    }
+
+    impl Party {
+        fn size(&self) -> u64 {
+            sum(&self.sizes)
+        }
+    }
+
+    fn party() -> impl Strategy<Value = Party> {
+        let turned = prop::option::of((0..20_u64, any::<bool>()));
+        let sizes = (
+            prop::collection::vec(64..2048_u64, 1..3),
+            64..4096_u64,
+            0..2048_u64,
+            64..8192_u64,
+            0..4096_u64,
+        );
+        (sizes, any::<bool>(), any::<bool>(), any::<bool>(), turned).prop_map(
+            |((sizes, target, floor, ceiling, free), moves, swaps, pending, turned)| {
+                let sizes: Vec<u64> = sizes.into_iter().map(|mib| mib * MIB).collect();
+                Party {
+                    target: if moves { target * MIB } else { sizes[0] },
+                    floor: (floor * MIB).min(sum(&sizes)),
+                    sizes,
+                    ceiling: ceiling * MIB,
+                    free: free * MIB,
+                    swaps,
+                    pending,
+                    turned: turned
+                        .map(|(ago, up)| (ago, if up { Direction::Up } else { Direction::Down })),
+                }
+            },
+        )
+    }
+
+    const NOW: Tick = Tick(100_000_000_000);
+
+    fn member(id: u32, party: &Party) -> Member {
+        let provider = ProviderId(id);
+        let mut member = Member::new(MemoryRights {
+            provider,
+            vm: None,
+            floor_bytes: party.floor,
+            ceiling_bytes: party.ceiling,
+            weight: 1000,
+        });
+        for (second, used) in [(98, 0), (99, u64::from(party.swaps) * MIB)] {
+            let need = MemoryNeed {
+                provider,
+                free_bytes: party.free,
+                used_swap_bytes: used,
+                major_faults: 0,
+                lost_ns: 0,
+                huge_percent: 0,
+            };
+            member.need(Tick(second * 1_000_000_000), need);
+        }
+        let tier = |(i, size): (usize, &u64)| {
+            let target = if i == 0 { party.target } else { *size };
+            TierSize {
+                size: *size,
+                target,
+                most: (*size).max(target),
+                least: 0,
+                whole: 8192 * MIB,
+                block: MIB,
+            }
+        };
+        member.sizes = Some(Sizes {
+            tiers: party.sizes.iter().enumerate().map(tier).collect(),
+            still: (party.sizes[0] != party.target).then_some("on its way"),
+        });
+        member.asked.pending = party
+            .pending
+            .then(|| (terrace_proto::ResizeId(1), party.sizes.clone()));
+        let at = |ago: u64| Tick(NOW.0 - ago * 1_000_000_000);
+        let turned = party.turned.map(|(ago, direction)| (at(ago), direction));
+        member.turned = [turned; 4];
+        member
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// Whatever a rule proposes: duplicates, strangers, sizes beyond everything.
+        #[test]
+        fn no_proposal_breaks_floors_ceilings_sums_or_the_pace(
+            parties in prop::collection::vec(party(), 1..7),
+            proposals in prop::collection::vec((0..9_u32, [0..20_000_u64, 0..20_000]), 0..12),
+            beside in 0..4096_u64,
+            all in prop::bool::weighted(0.8),
+        ) {
+            let config = ArbiterConfig::default();
+            let members: Members = (0..)
+                .zip(&parties)
+                .map(|(id, party)| (ProviderId(id), member(id, party)))
+                .collect();
+            let mut capacity = Kinds::default();
+            for member in members.values() {
+                capacity.add(&member.most_each());
+            }
+            capacity.add(&[beside * MIB]);
+            capacity.add(&[beside * MIB, beside / 2 * MIB]);
+            let host = Host { capacity, reserve: capacity.percent(config.reserve_percent) };
+            let mut seen = std::collections::BTreeSet::new();
+            let proposals: Targets = proposals
+                .iter()
+                .map(|(id, mib)| (ProviderId(*id), mib.map(|mib| mib * MIB).to_vec()))
+                .filter(|(id, _)| seen.insert(*id))
+                .collect();
+            let on = On { now: NOW, takes: if all { Takes::All } else { Takes::Lent } };
+            let steps = towards(on, &members, &proposals, &host, &config);
+            let (mut given, mut to_others) = (Kinds::default(), Kinds::default());
+            for step in &steps {
+                let party = &parties[step.provider.0 as usize];
+                let member = &members[&step.provider];
+                prop_assert!(member.can_act() && step.from == party.sizes);
+                let turned = |last| party.turned.is_some_and(|(ago, d)| d == last && ago < 10);
+                let (from, to) = (sum(&step.from), sum(&step.to));
+                if to < from {
+                    let cap = member.spare(&config).max(64 * MIB).max(party.size() / 20);
+                    prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to <= from));
+                    prop_assert!(to >= party.floor && from - to <= cap);
+                    prop_assert!(all && !party.swaps && !turned(Direction::Up));
+                } else {
+                    prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to >= from));
+                    prop_assert!(to <= party.ceiling.max(party.floor));
+                    prop_assert!(party.swaps || !turned(Direction::Down));
+                    let more: Vec<u64> = step.to.iter().zip(&step.from).map(|(t, f)| t - f).collect();
+                    given.add(&more);
+                    if !party.swaps {
+                        to_others.add(&more);
+                    }
+                }
+            }
+            let room = host.room(&members);
+            for kind in 0..3 {
+                // Nobody grows into memory that another one still has.
+                prop_assert!(given[kind] <= room[kind], "{given:?}");
+                let free = room[kind].saturating_sub(host.reserve[kind]);
+                prop_assert!(to_others[kind] <= free || to_others[kind] == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The arbiter's sentences.
+
+use super::fair::Beyond;
+use super::member::Member;
+use super::steps::Step;
+use super::trials::Failed;
+use crate::config::ArbiterConfig;
+use crate::provision::{Sizes, size_text};
+use crate::share::{self, TradeWindow, Want};
+
+/// Most VMs that a sentence names.
+const NAMES: usize = 4;
+
+/// Why a VM that swaps wants memory.
+pub(super) fn lacks(member: &Member, config: &ArbiterConfig) -> String {
+    let used = member.swap.used_bytes();
+    let wants = member.size().saturating_add(member.lacks(config));
+    format!(
+        "it swaps ({} of swap are used) and wants {}",
+        size_text(used),
+        size_text(wants)
+    )
+}
+
+/// Why a VM gets this size. `takers`: the names of those that lack memory.
+pub(super) fn step(
+    step: &Step,
+    member: &Member,
+    takers: &[String],
+    config: &ArbiterConfig,
+) -> String {
+    let has = match member.want(config) {
+        Want::Swapping { .. } => lacks(member, config),
+        Want::WorkingSet { bytes } => format!("its working set is {}", size_text(bytes)),
+        Want::Same => {
+            let free = member.need.map_or(0, |(_, need)| need.free_bytes);
+            format!("its guest calls {} free", size_text(free))
+        }
+    };
+    let change = match step.grows() {
+        false if member.lent() > 0 => "others lent it memory, and one of them swaps now",
+        true => "of what others do not use",
+        false if takers.is_empty() => "for the reserve, which is not full",
+        false => return format!("{has}; {} have use for more", named(takers)),
+    };
+    format!("{has}; {change}")
+}
+
+/// Why no more is asked of a guest that gave less than it was to give.
+pub(super) fn gave_less(sizes: &Sizes) -> String {
+    format!(
+        "its guest gave what it could and has {}, not {}; no more is asked of it",
+        size_text(sizes.size()),
+        size_text(sizes.target())
+    )
+}
+
+/// A size that would be ordered.
+pub(super) fn proposed(from: u64, to: u64, why: &str) -> String {
+    format!(
+        "it would be resized from {} to {} if mode were \"on\" under [balance]: {why}",
+        size_text(from),
+        size_text(to)
+    )
+}
+
+/// Why a VM gets the size of this step of its trade. `owes`: it is on its way to more than it pays for.
+pub(super) fn trade(
+    step: share::Step,
+    seen: &TradeWindow,
+    owes: bool,
+    config: &ArbiterConfig,
+) -> String {
+    let ratio = config.price_ratio_milli;
+    let price = format!("{}.{} to 1", ratio / 1000, ratio % 1000 / 100);
+    let begins = match seen.major_faults {
+        0 => format!(
+            "{} of its slow memory are unused and {} of hot pages wait there",
+            size_text(seen.unused_slow_bytes),
+            size_text(seen.waiting_hot_bytes)
+        ),
+        faults => format!("{faults} major faults in {} s", config.cycle_ms / 1000),
+    };
+    match step {
+        share::Step::InflateFast(_) => {
+            format!("{begins}; fast memory pays for the slow memory that it got, {price}")
+        }
+        share::Step::InflateSlow(_) if owes => {
+            format!("{begins}; what it did not pay for goes back, {price}")
+        }
+        share::Step::DeflateSlow(_) => format!("{begins}; it buys slow memory, {price}"),
+        share::Step::InflateSlow(_) => format!("{begins}; slow memory goes for fast, {price}"),
+        share::Step::DeflateFast(_) | share::Step::MigrateDown(_) | share::Step::MigrateUp(_) => {
+            format!("{begins}; fast memory comes for slow, {price}")
+        }
+    }
+}
+
+/// The first names, and how many more there are: a sentence is stored with each VM, and does not grow with their number.
+fn named(vms: &[String]) -> String {
+    let first = vms.get(..NAMES).unwrap_or(vms).join(", ");
+    match vms.len().saturating_sub(NAMES) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+/// Why a VM is no more to have what it was given.
+pub(super) fn stalled(member: &Member, config: &ArbiterConfig) -> String {
+    let target = member.sizes.as_ref().map_or(0, Sizes::target);
+    format!(
+        "it was given {} and has taken no more than {} for {} s: the rest is for others",
+        size_text(target),
+        size_text(member.size()),
+        config.review_ms / 1000
+    )
+}
+
+/// Why a VM is slower than it is to be.
+pub(super) fn beyond(of: &Beyond) -> String {
+    let (slowdown, bound) = (of.slowdown_ppm / 10_000, of.bound_milli / 10);
+    format!(
+        "it is slowed down {}.{:02} times with the memory that there is for it, more than its max_slowdown of \
+         {}.{:02}: lower others' weights or floors, or run fewer VMs here",
+        slowdown / 100,
+        slowdown % 100,
+        bound / 100,
+        bound % 100
+    )
+}
+
+/// Why a VM gets back what was taken.
+pub(super) fn failed(failed: &Failed, config: &ArbiterConfig) -> String {
+    let ms = |ns: u64| ns / 1_000_000;
+    let (before, after) = failed.lost;
+    let who = match failed.is_shared {
+        true => "it and those that got it lose",
+        false => "it loses",
+    };
+    let again = config.review_ms.saturating_mul(config.retry_factor.into()) / 1000;
+    format!(
+        "what was taken of it is given back: {} s later {who} {} ms a second, {} before; \
+         not tried again for {again} s",
+        config.review_ms / 1000,
+        ms(after),
+        ms(before)
+    )
+}

@@ -1,0 +1,64 @@
+//! The view of the arbiter for people.
+
+use terrace_proto::provision::BalanceStatus;
+use terrace_proto::{ProviderId, Tick};
+
+use super::Arbiter;
+use super::member::Member;
+use crate::config::Rule;
+use crate::provision::ON_ITS_WAY;
+
+impl Arbiter {
+    /// The part of a VM in the sharing of memory; `None`: it has none.
+    #[must_use]
+    pub fn view(&self, id: ProviderId, now: Tick) -> Option<BalanceStatus> {
+        let member = self.members.get(&id)?;
+        let guest = &member.facts.guest;
+        let seen = guest.seen;
+        let need = member.need.map(|(_, need)| need);
+        Some(BalanceStatus {
+            mode: if self.config.observe { "observe" } else { "on" }.into(),
+            share: share(self.config.rule).into(),
+            floor_bytes: member.rights.floor_bytes,
+            ceiling_bytes: Some(member.rights.ceiling_bytes).filter(|most| *most < u64::MAX),
+            weight: member.rights.weight,
+            left_alone: left_alone(member),
+            statistics_missing: guest.silence.map(super::guest::Silence::text),
+            statistics_age_s: age_s(member, now),
+            free_bytes: need.map(|need| need.free_bytes),
+            cache_bytes: seen.and_then(|seen| seen.cache_bytes),
+            used_swap_bytes: need.map(|need| need.used_swap_bytes),
+            is_swapping: member.is_swapping(),
+        })
+    }
+}
+
+/// Age of a guest's figures, s: what it says, and since it was read.
+fn age_s(member: &Member, now: Tick) -> Option<f64> {
+    let (at, _) = member.need?;
+    let said = member.facts.guest.seen.and_then(|seen| seen.age_ms);
+    let said = std::time::Duration::from_millis(said.unwrap_or(0));
+    Some((now.since(at) + said).as_secs_f64())
+}
+
+/// The name of a rule.
+fn share(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Off => "off",
+        Rule::Dp => "dp",
+        Rule::Trade => "trade",
+        Rule::Fair => "fair",
+    }
+}
+
+/// Why the VM is not resized, if it is not.
+fn left_alone(member: &Member) -> Option<String> {
+    let still = member.sizes.as_ref().and_then(|sizes| sizes.still);
+    let alone = member
+        .facts
+        .standing
+        .alone
+        .map(super::standing::Alone::text);
+    let why = alone.or(still.filter(|why| *why != ON_ITS_WAY));
+    why.map(str::to_owned)
+}

@@ -1,0 +1,126 @@
+//! The arbiter's place in the engine: what it learns, and its orders.
+
+use std::collections::BTreeMap;
+
+use terrace_proto::provision::{Origin, ProvisioningStatus};
+use terrace_proto::{Command, Event, ProviderId, Tick, VmId};
+
+use super::Engine;
+use super::vm::Vm;
+use crate::arbiter::{Known, KnownDemand, Sizes};
+use crate::provision::Provision;
+use crate::share::Heat;
+
+/// The rest of the engine, for the arbiter.
+struct Others<'a> {
+    provision: &'a Provision,
+    vms: &'a BTreeMap<VmId, Vm>,
+    now: Tick,
+    scale: u64,
+}
+
+impl Known for Others<'_> {
+    fn sizes(&self, provider: ProviderId) -> Option<Sizes> {
+        self.provision.sizes(provider)
+    }
+
+    fn name(&self, provider: ProviderId) -> String {
+        self.provision.name(provider)
+    }
+
+    fn demand(&self, vm: VmId) -> Option<KnownDemand> {
+        let vm = self.vms.get(&vm)?;
+        let heat = vm.size.heat().iter().map(|group| Heat {
+            bytes: group.bytes.saturating_mul(self.scale),
+            ..*group
+        });
+        let mut known = KnownDemand {
+            heat: heat.collect(),
+            hot: vm
+                .size
+                .hot_bytes(vm.pages.unit_bytes())
+                .saturating_mul(self.scale),
+            ..KnownDemand::default()
+        };
+        if let Some(demand) = vm.observer.demand.as_deref() {
+            let estimate = demand.estimate().filter(|estimate| !estimate.is_swapping);
+            let set = estimate.map(|estimate| estimate.demand_bytes.saturating_mul(self.scale));
+            known.working_set = set;
+            known.is_stable = demand.is_stable();
+            known.curve = demand.curve(self.now).map(|curve| curve.scaled(self.scale));
+        }
+        Some(known)
+    }
+}
+
+impl Engine {
+    /// Takes in an event that concerns the sharing of memory, before others do.
+    pub(super) fn hear_of_sharing(&mut self, now: Tick, event: &Event) {
+        match event {
+            Event::MemoryRights(rights) => self.arbiter.rights(now, *rights),
+            Event::MemoryNeed(need) => {
+                let sizes = self.provision.sizes(need.provider);
+                self.arbiter.need(now, *need, sizes);
+            }
+            Event::MemoryTiers(seen) => self.arbiter.tiers(*seen),
+            Event::SpeedRights(rights) => self.arbiter.speed(now, *rights),
+            Event::MemoryStanding(seen) => {
+                if seen.has_floor {
+                    self.provision.balanced(seen.provider);
+                }
+                self.arbiter.standing(now, *seen);
+            }
+            Event::Command(Command::Pause(None)) => self.arbiter.halt(now, true),
+            Event::Command(Command::Resume(None)) => self.arbiter.halt(now, false),
+            Event::MemoryBalance(said) => self.arbiter.balance(now, *said),
+            Event::GuestMemory(seen) => {
+                let sizes = self.provision.sizes(seen.provider);
+                self.arbiter.guest(now, seen, sizes);
+            }
+            Event::SizesWanted(wanted) if wanted.origin == Origin::Operator => {
+                self.arbiter.resized(now, wanted.provider);
+            }
+            Event::ProviderDeparted(provider) => self.arbiter.depart(now, *provider),
+            Event::ProviderSeen(report) => {
+                self.arbiter.changed(now, report.provider);
+                if let Ok(status) = &report.status {
+                    let sizes = self.provision.sizes(report.provider);
+                    self.arbiter.device(now, report.provider, status, sizes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The view of a VM's resizable memory for people; `None` if it is not to be shown.
+    #[must_use]
+    pub fn provisioning(&self, id: ProviderId, now: Tick) -> Option<ProvisioningStatus> {
+        let mut view = self.provision.view(id, now)?;
+        view.balance = self.arbiter.view(id, now);
+        Some(view)
+    }
+
+    /// Lets the arbiter decide what is due, and gives its orders.
+    pub(super) fn arbitrate(&mut self, now: Tick) {
+        for answer in self.provision.take_answers() {
+            self.arbiter.answered(now, &answer);
+        }
+        let others = Others {
+            provision: &self.provision,
+            vms: &self.vms,
+            now,
+            scale: self.shared.config.arbiter.scale,
+        };
+        for decision in self.arbiter.advance(now, &others) {
+            match decision.wanted {
+                Some(wanted) => self.provision.wanted(now, wanted, Some(decision.why)),
+                None => self.provision.say(now, decision.provider, decision.why),
+            }
+        }
+        for (vm, is_double_sided) in self.arbiter.sides() {
+            if let Some(vm) = self.vms.get_mut(&vm) {
+                vm.size.exchanges = is_double_sided;
+            }
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The arbiter alone, beside VMs of which a test says all that is known: when it decides, and of whom it takes how much.
+
+use std::collections::BTreeMap;
+
+use terrace_core::arbiter::{Arbiter, ArbiterConfig, Known, KnownDemand, Rule, Sizes, TierSize};
+use terrace_core::demand::{Curve, CurveSource, Observed, Point};
+use terrace_proto::provision::{Ordered, SizesAnswer, SizesWanted};
+use terrace_proto::{MemoryNeed, MemoryRights, ProviderId, SpeedRights, Tick, VmId};
+
+use super::{GIB, MIB};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A VM that does what it is ordered to, or nothing.
+#[derive(Clone)]
+struct Vm {
+    size: u64,
+    need: MemoryNeed,
+    demand: Option<KnownDemand>,
+    stalls: bool,
+}
+
+#[derive(Default)]
+struct Vms(BTreeMap<u32, Vm>);
+
+impl Known for Vms {
+    fn sizes(&self, provider: ProviderId) -> Option<Sizes> {
+        let vm = self.0.get(&provider.0)?;
+        let tier = TierSize {
+            size: vm.size,
+            target: vm.size,
+            most: vm.size,
+            least: 0,
+            whole: 8 * GIB,
+            block: 2 * MIB,
+        };
+        Some(Sizes {
+            tiers: vec![tier],
+            still: vm.stalls.then_some("it does nothing"),
+        })
+    }
+
+    fn name(&self, provider: ProviderId) -> String {
+        format!("vm{}", provider.0)
+    }
+
+    fn demand(&self, vm: VmId) -> Option<KnownDemand> {
+        self.0.get(&vm.0)?.demand.clone()
+    }
+}
+
+/// Orders, as (second, VM, size), and what was said.
+struct Alone {
+    arbiter: Arbiter,
+    vms: Vms,
+    second: u64,
+    orders: Vec<(u64, u32, u64)>,
+    said: Vec<(u32, String)>,
+}
+
+impl Alone {
+    fn new(config: ArbiterConfig, sizes: &[u64]) -> Self {
+        let mut arbiter = Arbiter::new(config);
+        let mut vms = Vms::default();
+        for (id, size) in (1..).zip(sizes) {
+            arbiter.rights(
+                Tick(0),
+                MemoryRights {
+                    provider: ProviderId(id),
+                    vm: Some(VmId(id)),
+                    floor_bytes: 256 * MIB,
+                    ceiling_bytes: u64::MAX,
+                    weight: 1000,
+                },
+            );
+            let need = MemoryNeed {
+                provider: ProviderId(id),
+                free_bytes: 0,
+                used_swap_bytes: 0,
+                major_faults: 0,
+                lost_ns: 0,
+                huge_percent: 100,
+            };
+            let vm = Vm {
+                size: *size,
+                need,
+                demand: None,
+                stalls: false,
+            };
+            vms.0.insert(id, vm);
+        }
+        Self {
+            arbiter,
+            vms,
+            second: 0,
+            orders: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    fn dp(sizes: &[u64]) -> Self {
+        let config = ArbiterConfig {
+            rule: Rule::Dp,
+            ..ArbiterConfig::default()
+        };
+        Self::new(config, sizes)
+    }
+
+    fn vm(&mut self, id: u32) -> &mut Vm {
+        self.vms.0.get_mut(&id).unwrap()
+    }
+
+    /// Lets a VM have so much free.
+    fn frees(&mut self, id: u32, bytes: u64) {
+        self.vm(id).need.free_bytes = bytes;
+    }
+
+    /// Lets a second pass.
+    fn second(&mut self) {
+        self.second += 1;
+        let now = Tick(self.second * SECOND);
+        for (id, vm) in &self.vms.0 {
+            let sizes = self.vms.sizes(ProviderId(*id));
+            self.arbiter.need(now, vm.need, sizes);
+        }
+        loop {
+            let decisions = self.arbiter.advance(now, &self.vms);
+            let mut ordered = false;
+            for decision in decisions {
+                self.said.push((decision.provider.0, decision.why));
+                if let Some(wanted) = decision.wanted {
+                    ordered = true;
+                    self.obey(now, &wanted);
+                }
+            }
+            if !ordered {
+                break;
+            }
+        }
+    }
+
+    fn obey(&mut self, now: Tick, wanted: &SizesWanted) {
+        let id = wanted.provider.0;
+        let size = wanted.size_bytes[0].unwrap();
+        self.orders.push((self.second, id, size));
+        let vm = self.vm(id);
+        if !vm.stalls {
+            let taken = vm.size.saturating_sub(size);
+            vm.need.free_bytes = vm.need.free_bytes.saturating_sub(taken);
+            vm.size = size;
+        }
+        let ordered = Ordered {
+            done: String::new(),
+            number: 1,
+            by: String::new(),
+            by_name: String::new(),
+            size_bytes: wanted.size_bytes.clone(),
+        };
+        let answer = SizesAnswer {
+            id: wanted.id,
+            result: Ok(ordered),
+        };
+        self.arbiter.answered(now, &answer);
+        self.arbiter.changed(now, wanted.provider);
+    }
+
+    fn seconds(&mut self, seconds: u64) {
+        (0..seconds).for_each(|_| self.second());
+    }
+
+    /// Lets a VM swap for so many seconds.
+    fn swaps(&mut self, id: u32, seconds: u64) {
+        for _ in 0..seconds {
+            self.vm(id).need.used_swap_bytes += 100 * MIB;
+            self.second();
+        }
+    }
+}
+
+/// The demand of a VM in a stable phase: each byte less costs more than the one before.
+fn tracked(working_set: u64) -> KnownDemand {
+    let pages = u32::try_from(working_set / (2 * MIB)).unwrap();
+    let misses = |lacks: u32| u64::from(lacks) * u64::from(lacks);
+    let points = (1..=pages).map(|at| Point {
+        pages: at,
+        misses: misses(pages - at),
+    });
+    let observed = Observed {
+        source: CurveSource::Tracked,
+        page_bytes: 2 * MIB,
+        accesses: misses(pages),
+        span_ns: SECOND,
+        resolution_pages: 1,
+        guess_below_pages: 0,
+    };
+    KnownDemand {
+        working_set: Some(working_set),
+        is_stable: true,
+        curve: Some(Curve::of(observed, points)),
+        ..KnownDemand::default()
+    }
+}
+
+/// Sizes of two VMs with the same curve where there is too little for both; the first one says that a fault takes so long.
+fn with_faults_of(rule: Rule, fault_ns: u64) -> [u64; 2] {
+    let config = ArbiterConfig {
+        rule,
+        capacity_bytes: 3 * GIB,
+        ..ArbiterConfig::default()
+    };
+    let mut alone = Alone::new(config, &[2 * GIB, 2 * GIB]);
+    for id in [1, 2] {
+        alone.vm(id).demand = Some(tracked(2 * GIB));
+        alone.arbiter.speed(
+            Tick(0),
+            SpeedRights {
+                provider: ProviderId(id),
+                vcpus: 1,
+                max_slowdown_milli: None,
+            },
+        );
+    }
+    for second in 0..130 {
+        // It counts for some seconds before anything is taken: a rate that rises then would be a complaint.
+        for id in [1, 2] {
+            alone.vm(id).stalls = second < 10;
+        }
+        for (id, fault_ns) in [(1, fault_ns), (2, 100_000)] {
+            alone.vm(id).need.major_faults += 1;
+            alone.vm(id).need.lost_ns += fault_ns;
+        }
+        alone.second();
+    }
+    [1, 2].map(|id| alone.vm(id).size)
+}
+
+#[test]
+fn no_guest_says_that_its_faults_are_dearer() {
+    for rule in [Rule::Dp, Rule::Fair] {
+        let honest = with_faults_of(rule, 100_000);
+        assert!(honest[1] < 1600 * MIB, "{rule:?}: nothing is scarce");
+        for fault_ns in [SECOND, u64::MAX >> 8] {
+            let lies = with_faults_of(rule, fault_ns);
+            assert!(
+                lies[0] <= honest[0] + 64 * MIB && lies[1] + 64 * MIB >= honest[1],
+                "{rule:?}: {lies:?} beside {honest:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_call_for_lent_memory_takes_nothing_else() {
+    let mut alone = Alone::dp(&[2 * GIB; 3]);
+    alone.frees(1, 1800 * MIB);
+    alone.swaps(2, 30);
+    assert!(alone.vm(1).size < GIB, "it lent nothing");
+    // The borrower gives nothing back; the lender swaps, and a third one could do with less.
+    alone.vm(2).stalls = true;
+    alone.vm(3).demand = Some(tracked(GIB));
+    alone.frees(1, 0);
+    let before = alone.vm(3).size;
+    alone.swaps(1, 20);
+    let taken = alone.orders.iter().filter(|(_, vm, _)| *vm == 3).count();
+    assert!((1..=5).contains(&taken), "{taken} of 20 s");
+    let least = before - 5 * (before / 20 + 2 * MIB);
+    assert!(alone.vm(3).size >= least, "{}", alone.vm(3).size / MIB);
+}
+
+#[test]
+fn the_same_said_again_decides_nothing() {
+    for rule in [Rule::Dp, Rule::Fair] {
+        let config = ArbiterConfig {
+            rule,
+            ..ArbiterConfig::default()
+        };
+        let mut alone = Alone::new(config, &[2 * GIB; 3]);
+        alone.frees(1, GIB);
+        alone.frees(2, 512 * MIB);
+        alone.vm(3).demand = Some(tracked(1900 * MIB));
+        alone.seconds(240);
+        let (decisions, orders) = (alone.arbiter.decisions(), alone.orders.len());
+        assert!(orders > 0 && decisions > 2, "{rule:?}: nothing was decided");
+        for second in 0..600 {
+            let free = alone.vm(2).size / 4;
+            alone.frees(2, free - second % 3 * 4 * MIB);
+            alone.second();
+        }
+        let more = alone.arbiter.decisions() - decisions;
+        assert!(more <= 2, "{rule:?}: {more} decisions in ten minutes");
+        assert_eq!(alone.orders.len(), orders);
+        // A demand that is observed changes though its guest says the same.
+        alone.vm(3).demand = Some(tracked(GIB));
+        alone.seconds(10);
+        assert!(alone.arbiter.decisions() > decisions + more);
+    }
+}
+
+#[test]
+fn a_decision_is_taken_at_once_when_little_happened_before() {
+    let mut alone = Alone::dp(&[2 * GIB, 2 * GIB]);
+    alone.frees(2, GIB);
+    alone.seconds(200);
+    let decisions = alone.arbiter.decisions();
+    alone.swaps(1, 1);
+    assert_eq!(alone.arbiter.decisions(), decisions + 1);
+}
+
+#[test]
+fn a_swapping_vm_is_relieved_by_one_that_came_just_now() {
+    for rule in [Rule::Dp, Rule::Fair] {
+        let config = ArbiterConfig {
+            rule,
+            ..ArbiterConfig::default()
+        };
+        let mut alone = Alone::new(config, &[2 * GIB, 2 * GIB]);
+        alone.frees(2, GIB);
+        alone.seconds(10);
+        alone.swaps(1, 2);
+        let size = alone.vm(1).size;
+        assert!(size > 2 * GIB, "{rule:?}: {:?}", alone.orders);
+    }
+}
+
+#[test]
+fn what_the_reserve_took_is_judged_by_the_giver_alone() {
+    let mut alone = Alone::dp(&[2 * GIB, 2 * GIB]);
+    alone.frees(1, GIB);
+    while alone.vm(1).size == 2 * GIB {
+        alone.second();
+        assert!(alone.second < 100, "nothing was taken");
+    }
+    alone.frees(1, 0);
+    for _ in 0..50 {
+        alone.vm(1).need.lost_ns += SECOND / 5;
+        alone.vm(1).need.major_faults += 2000;
+        alone.second();
+    }
+    let said = alone.said.iter();
+    let back = |(vm, said): &(u32, String)| *vm == 1 && said.contains("later it loses 200 ms");
+    assert!(said.clone().any(back), "{:?}", alone.said);
+    let size = alone.vm(1).size;
+    assert_eq!(size, 2 * GIB, "{:?}", alone.orders);
+}

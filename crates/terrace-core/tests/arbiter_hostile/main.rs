@@ -1,0 +1,7 @@
+//! Guests, providers and operators that do their worst to the arbiter.
+
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
+mod any;
+mod faults;
+mod world;

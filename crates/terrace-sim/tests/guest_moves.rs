@@ -1,0 +1,111 @@
+//! Guests that move what lies in the frames that the engine names (`move = "guest"`).
+
+use std::path::Path;
+
+use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
+
+const MIB: u64 = 1 << 20;
+
+/// A VM of two tiers that begins on slow memory, under a policy, with further keys.
+fn text(share: &str, policy: &str, keys: &str, load: &str) -> String {
+    format!(
+        "[machine]\ntiers = [\"dram\", \"cxl\"]\nsizes = [\"4GiB\", \"8GiB\"]\nscale = 16\nvcpus_per_vm = 2\n\
+         cache = \"none\"\n[host]\nshare = \"{share}\"\nprice_ratio = 4\n[[vm]]\nname = \"a\"\nstart = \"slow\"\n\
+         policy = {policy}\n{keys}\nworkload = {{ {load} }}\n"
+    )
+}
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    Scenario::parse(text, "test", Path::new("/s")).map_err(|error| error.to_string())
+}
+
+fn run(text: &str) -> RunResult {
+    let scenario = parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it fits");
+    assert!(!simulation.advance(200_000_000_000), "it does not end");
+    simulation.result()
+}
+
+/// Keys of a VM of so many MiB of fast and slow memory that a device sizes.
+fn sized(fast: u64, slow: u64, by: &str, swap: &str) -> String {
+    format!(
+        "fast = \"{fast}MiB\"\nslow = \"{slow}MiB\"\n{swap}\nmemory_ceiling = \"4GiB\"\n\
+         provision = {{ by = \"{by}\", nodes = [\"2GiB\", \"4GiB\"] }}"
+    )
+}
+
+const SWAP: &str = "swap = \"4GiB\"";
+
+/// A quarter of 400 MiB gets nine tenths of the accesses.
+const HOT: &str =
+    "kind = \"hotset\", size = \"400MiB\", hot = 0.25, hot_access = 0.9, duration = \"45s\"";
+
+/// HMvisor's lists with a threshold that the loads here pass.
+const LISTS: &str = "{ base = \"hmvisor\", sides = \"double\" }";
+
+fn given(vm: &VmResult) -> &[u64] {
+    &vm.provision.as_ref().expect("a device").given_bytes
+}
+
+#[test]
+fn a_guest_beside_a_device_moves_what_is_named() {
+    for swap in [SWAP, ""] {
+        let keys = sized(160, 300, "hyperflex", swap);
+        let still = run(&text("island", "\"first-touch\"", &keys, HOT));
+        let moved = run(&text("island", LISTS, &keys, HOT));
+        let (still, moved) = (&still.vms[0], &moved.vms[0]);
+        assert!(moved.promoted_pages > 10_000, "{swap}: {moved:?}");
+        assert!(
+            moved.fast_hit_ratio > still.fast_hit_ratio + 0.2,
+            "{moved:?}"
+        );
+        assert_eq!(moved.policy, "hmvisor sides=double move=guest");
+        // Nothing is lost, and no node is overrun.
+        let held = |vm: &VmResult| vm.tier_bytes_end.iter().sum::<u64>();
+        assert_eq!(held(moved), held(still), "{swap}");
+        for (held, given) in moved.tier_bytes_end.iter().zip(given(moved)) {
+            assert!(held <= given, "{swap}: {moved:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hot_vm_trades_slow_memory_that_it_does_not_use_for_fast() {
+    let load =
+        "kind = \"hotset\", size = \"178MiB\", hot = 1.0, hot_access = 1.0, duration = \"120s\"";
+    let keys = sized(100, 400, "hyperflex", SWAP);
+    let [island, trade] = ["island", "trade"].map(|share| run(&text(share, LISTS, &keys, load)));
+    let (before, after) = (given(&island.vms[0]), given(&trade.vms[0]));
+    assert!(after[0] > 140 * MIB && after[1] < before[1], "{after:?}");
+    let cost = |sizes: &[u64]| sizes[0] * 4 + sizes[1];
+    assert!(cost(after) <= cost(before), "{after:?} for {before:?}");
+    let (island, trade) = (&island.vms[0], &trade.vms[0]);
+    assert!(trade.fast_hit_ratio > island.fast_hit_ratio + 0.2);
+    assert!(trade.ops_per_s > 1.05 * island.ops_per_s);
+    assert_eq!(trade.major_faults, 0);
+}
+
+#[test]
+fn guests_that_cannot_move_what_is_named_are_refused() {
+    let refused = |policy: &str, keys: &str, says: &str| {
+        let error = parse(&text("island", policy, keys, HOT)).expect_err("refused");
+        assert!(error.contains(says), "{error}");
+    };
+    let keys = sized(160, 300, "hyperflex", SWAP);
+    refused("\"vtmm\"", &keys, "set move = \"guest\"");
+    let linux = "{ base = \"hmvisor\", move = \"linux\" }";
+    refused(linux, &keys, "set move = \"guest\"");
+    let one = "tiers = [\"460MiB\", \"0B\"]\nprovision = \"balloon\"";
+    refused("\"hmvisor\"", one, "no other node");
+    let split = format!("{keys}\npage = \"2MiB\"");
+    refused("\"hmvisor\"", &split, "provision.page");
+    assert!(
+        parse(&text(
+            "island",
+            "{ base = \"vtmm\", move = \"guest\" }",
+            &keys,
+            HOT
+        ))
+        .is_ok()
+    );
+}
