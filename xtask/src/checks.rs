@@ -1,6 +1,7 @@
 //! `cargo xtask ci`, `test` and `demo`.
 
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use terrace_lab::{TestArguments, host, modules, places};
@@ -9,6 +10,9 @@ use crate::messages;
 use crate::mutations;
 use crate::prose;
 use crate::stages::{self, Stage};
+
+/// Seeds of random cases that the long tests draw.
+const SEEDS: usize = 3;
 
 /// Everything a change must pass.
 pub fn ci() -> Result<()> {
@@ -58,6 +62,7 @@ fn test_stages(long: bool) -> Vec<Stage> {
     ];
     if long {
         stages.push(Stage::new("long tests", long_tests));
+        stages.push(Stage::new("new random cases", new_random_cases));
         stages.push(cargo_stage("figures of docs/repro.md", CHECK_FIGURES));
         stages.push(Stage::new("mutations", || {
             mutations::run(&mutations::Arguments::default())
@@ -91,6 +96,20 @@ fn long_tests() -> Result<()> {
         .args(["test", "--release", "--package", "terrace-pagetable"])
         .env("TERRACE_LONG", "100");
     succeed(&mut cargo)
+}
+
+/// Runs all tests with random cases that no run had before: others run the same ones each time (.cargo/config.toml).
+fn new_random_cases() -> Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    for seed in (now.as_secs()..).take(SEEDS) {
+        println!("PROPTEST_RNG_SEED={seed}");
+        let mut cargo = places::cargo();
+        cargo
+            .args(["test", "--workspace", "--quiet"])
+            .env("PROPTEST_RNG_SEED", seed.to_string());
+        succeed(&mut cargo)?;
+    }
+    Ok(())
 }
 
 fn cargo_stage(name: &'static str, arguments: &'static [&'static str]) -> Stage {

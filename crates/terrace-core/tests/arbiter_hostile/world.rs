@@ -50,6 +50,8 @@ pub struct Machine {
     pub floor: u64,
     pub ceiling: u64,
     order: OrderId,
+    /// The size in the last report that arrived, bytes: with a delay it is an old one.
+    reported: u64,
 }
 
 impl Machine {
@@ -70,6 +72,7 @@ impl Machine {
             floor: 0,
             ceiling: u64::MAX,
             order: OrderId(0),
+            reported: size,
         }
     }
 
@@ -146,6 +149,8 @@ pub struct Given {
     pub vm: u32,
     /// The size then, bytes.
     pub has: u64,
+    /// The size then by the last report, bytes.
+    pub reported: u64,
     pub to: u64,
     /// Memory of each kind that all have or are on their way to, with this order.
     pub held: Kinds,
@@ -306,6 +311,7 @@ impl World {
     pub fn hear(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
+            self.note(&event);
             let actions = self.session.hear(Tick(self.now), event);
             for action in actions {
                 if let Some((delay, event)) = self.act(action) {
@@ -318,6 +324,17 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// Notes what the engine knows of a size from now on.
+    fn note(&mut self, event: &Event) {
+        let Event::ProviderSeen(report) = event else {
+            return;
+        };
+        let vm = self.vms.get_mut(&report.provider.0);
+        if let (Some(vm), Ok(status)) = (vm, &report.status) {
+            vm.reported = sum(status.tiers.iter().map(|tier| tier.size_bytes));
         }
     }
 
@@ -347,7 +364,7 @@ impl World {
         let is_taken = !matches!(vm.ways, Ways::Refuses | Ways::Hangs);
         let of = vm.tiers.iter().zip(&order.size_bytes);
         let to = sum(of.map(|(tier, size)| size.unwrap_or(tier.target_bytes)));
-        let has = vm.size();
+        let (has, reported) = (vm.size(), vm.reported);
         if is_taken {
             vm.order = order.order;
             for (tier, size) in vm.tiers.iter_mut().zip(&order.size_bytes) {
@@ -363,6 +380,7 @@ impl World {
         self.orders.push(Given {
             vm: order.provider.0,
             has,
+            reported,
             to,
             held,
         });
