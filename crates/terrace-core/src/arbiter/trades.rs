@@ -238,16 +238,12 @@ impl Trading {
             let step = self.trade.step().and_then(|step| sized(step, member));
             let is_part = step.is_some_and(|(_, size)| size != order.size);
             let is_done = member.sizes_each().get(order.tier) == Some(&order.size);
-            if is_part && is_done {
-                if now.0
-                    < order
-                        .at
-                        .0
-                        .saturating_add(ArbiterConfig::ns(config.cycle_ms))
-                {
-                    return None;
-                }
-            } else {
+            // The next part, or what follows from an order that a guest did not carry out: it might never carry out any.
+            let next = Tick(order.at.0.saturating_add(ArbiterConfig::ns(config.cycle_ms)));
+            if (is_part || !is_done) && now < next {
+                return None;
+            }
+            if !is_part || !is_done {
                 self.trade.end_step(have);
             }
             self.order = None;

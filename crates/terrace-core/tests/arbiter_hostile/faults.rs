@@ -1,9 +1,9 @@
 //! Faults that an attack found, each by its name.
 
-use terrace_core::arbiter::ArbiterConfig;
+use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_proto::Event;
 
-use crate::world::{GIB, MIB, Machine, SECOND, Ways, World};
+use crate::world::{GIB, MIB, Machine, SECOND, Ways, World, tier};
 
 fn two() -> World {
     World::of(ArbiterConfig::default(), &[2 * GIB, 2 * GIB], 256 * MIB)
@@ -313,4 +313,40 @@ fn a_target_that_is_no_more_leaves_nothing_to_share() {
     }
     let held = world.vm(1).size() + world.vm(2).size();
     assert!(held <= 4 * GIB, "{} MiB", held / MIB);
+}
+
+/// Each order undid the one before, thousands of times in one instant.
+#[test]
+fn a_guest_that_does_half_of_each_trade_gets_an_order_a_cycle() {
+    let config = ArbiterConfig {
+        rule: Rule::Trade,
+        capacity_tiers_bytes: vec![0, 2723 * MIB],
+        price_ratio_milli: 1001,
+        cycle_ms: 100,
+        turn_ms: 0,
+        dead_band_percent: 0,
+        reserve_percent: 0,
+        shrink_percent: 1,
+        least_shrink_bytes: 0,
+        ..ArbiterConfig::default()
+    };
+    let mut world = World::new(config);
+    let mut vm = Machine::new(1, 0, 0);
+    vm.tiers = vec![tier(0, 519 * MIB, 519 * MIB), tier(1, MIB, 3 * MIB)];
+    for tier in &mut vm.tiers {
+        tier.block_bytes = 2 * MIB;
+    }
+    vm.ways = Ways::Part(1);
+    world.arrive(1, vm, 1000);
+    for second in 0..30 {
+        let lacks = 521 * MIB - world.vm(1).size();
+        let need = &mut world.vm(1).need;
+        need.used_swap_bytes = lacks;
+        need.lost_ns += lacks / 4096;
+        need.major_faults += 1;
+        world.second();
+        let orders = world.orders.len();
+        assert!(orders <= 10 * (second + 1), "{orders} orders");
+    }
+    assert!(!world.orders.is_empty(), "nothing was traded");
 }

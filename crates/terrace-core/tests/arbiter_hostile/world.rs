@@ -17,8 +17,10 @@ pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
-/// The most timers that an engine may want in a second: one that wants more never ends.
+/// The most timers that an engine may want while time passes: one that wants more never ends.
 const TIMERS: u32 = 1_000;
+/// The most events that may follow one after the other at one time: an engine that makes more never ends.
+const AT_ONCE: u32 = 10_000;
 
 /// The way in which a VM's provider carries out orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,7 +312,11 @@ impl World {
     /// Gives the engine an event, then those that follow at once.
     pub fn hear(&mut self, event: Event) {
         let mut events = vec![event];
-        while let Some(event) = events.pop() {
+        for number in 0.. {
+            let Some(event) = events.pop() else {
+                break;
+            };
+            assert!(number < AT_ONCE, "events without end: {event:?}");
             self.note(&event);
             let actions = self.session.hear(Tick(self.now), event);
             for action in actions {
