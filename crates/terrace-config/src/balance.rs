@@ -47,6 +47,8 @@ pub(crate) struct RawBalance {
     pub(crate) lend_again_ms: u64,
     pub(crate) review_ms: u64,
     pub(crate) retry_factor: u32,
+    pub(crate) host_reserve_percent: u8,
+    pub(crate) host_waits_percent: u8,
     pub(crate) settle_ms: u64,
     pub(crate) boot_ms: u64,
 }
@@ -69,6 +71,8 @@ impl Default for RawBalance {
             lend_again_ms: arbiter.lend_again_ms,
             review_ms: arbiter.review_ms,
             retry_factor: arbiter.retry_factor,
+            host_reserve_percent: arbiter.host_reserve_percent,
+            host_waits_percent: arbiter.host_waits_percent,
             settle_ms: arbiter.settle_ms,
             boot_ms: arbiter.boot_ms,
         }
@@ -113,6 +117,8 @@ impl RawBalance {
             lend_again_ms: self.lend_again_ms,
             review_ms: self.review_ms,
             retry_factor: self.retry_factor,
+            host_reserve_percent: self.host_reserve_percent,
+            host_waits_percent: self.host_waits_percent,
             settle_ms: self.settle_ms,
             boot_ms: self.boot_ms,
             ..ArbiterConfig::default()

@@ -193,6 +193,7 @@ impl Record {
                 Event::MemoryStanding(e) => body(EVENT + 26, e),
                 Event::MemoryBalance(e) => body(EVENT + 27, e),
                 Event::GuestMemory(e) => body(EVENT + 28, e),
+                Event::HostMemory(e) => body(EVENT + 29, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -218,7 +219,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 28;
+        const EVENT_LAST: u16 = EVENT + 29;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -250,7 +251,8 @@ impl Record {
                 25 => of(b, |e| Self::Event(Event::SpeedRights(e))),
                 26 => of(b, |e| Self::Event(Event::MemoryStanding(e))),
                 27 => of(b, |e| Self::Event(Event::MemoryBalance(e))),
-                _ => of(b, |e| Self::Event(Event::GuestMemory(e))),
+                28 => of(b, |e| Self::Event(Event::GuestMemory(e))),
+                _ => of(b, |e| Self::Event(Event::HostMemory(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -123,6 +123,18 @@ pub struct GuestMemory {
     pub waited_ns: Option<u64>,
 }
 
+/// The host's own memory, every few seconds while memory is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMemory {
+    /// All memory, bytes.
+    pub total_bytes: u64,
+    /// Memory that could be had without swapping, by the kernel's estimate, bytes.
+    pub available_bytes: u64,
+    /// Share of the last ten seconds in which some task waited for memory, hundredths of a percent (`some avg10` of
+    /// /proc/pressure/memory); `None`: a kernel without it.
+    pub waits_centi: Option<u32>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +193,11 @@ mod tests {
                 swapped_out_bytes: Some(8),
                 ..GuestMemory::default()
             })),
+            Event::HostMemory(HostMemory {
+                total_bytes: 9,
+                available_bytes: 8,
+                waits_centi: Some(7),
+            }),
         ];
         // Their kinds stay: a log is read by later versions.
         for (kind, event) in (0x115_u16..).zip(all) {

@@ -69,6 +69,11 @@ impl Kinds {
         }))
     }
 
+    /// This, and no more than so many bytes of each kind.
+    pub fn at_most_each(&self, bytes: u64) -> Self {
+        Self(self.0.map(|of| of.min(bytes)))
+    }
+
     /// So many percent of each.
     pub fn percent(&self, percent: u8) -> Self {
         Self(self.0.map(|bytes| super::percent(bytes, percent)))

@@ -11,6 +11,7 @@
 mod decide;
 mod fair;
 mod guest;
+mod host;
 mod kinds;
 mod live;
 mod member;
@@ -39,6 +40,7 @@ use crate::provision::ARBITERS;
 use crate::share::FloorsExceed;
 
 use fair::Beyond;
+use host::Shortage;
 use kinds::Kinds;
 use member::Member;
 use schedule::Schedule;
@@ -87,6 +89,8 @@ pub struct Arbiter {
     notices: Vec<Decision>,
     /// An operator paused all VMs.
     halted: bool,
+    /// Whether the host lacks memory itself.
+    shortage: Shortage,
 }
 
 impl Arbiter {
@@ -221,6 +225,12 @@ impl Arbiter {
             decisions.extend(self.judge(now, known));
         }
         let cycle = self.schedule.take_due(now, &self.config);
+        if self.shortage.lacks(now) > 0 {
+            if cycle {
+                decisions.extend(self.give_to_host(now, known));
+            }
+            return decisions;
+        }
         if self.config.rule == Rule::Trade {
             decisions.extend(self.trade(now, cycle, known));
             return decisions;
@@ -290,7 +300,7 @@ impl Arbiter {
             self.learn(known);
         }
         self.look(now, known);
-        let host = self.host();
+        let host = self.host(now);
         let steps = self.trades.advance(now, &self.members, &host, &self.config);
         let orders = steps.into_iter();
         orders
@@ -341,7 +351,7 @@ impl Arbiter {
     }
 
     /// Memory that all have together, and the reserve of it.
-    fn host(&self) -> Host {
+    fn host(&self, now: Tick) -> Host {
         let mut brought = Kinds::default();
         for member in self.members.values() {
             brought.add(member.loan.brought.as_deref().unwrap_or_default());
@@ -360,6 +370,7 @@ impl Arbiter {
         Host {
             capacity,
             reserve: capacity.percent(config.reserve_percent),
+            headroom: self.shortage.headroom(now, config),
         }
     }
 
@@ -393,7 +404,7 @@ impl Arbiter {
             now,
             takes: Takes::Lent,
         };
-        let steps = steps::towards(on, &self.members, &wants, &self.host(), &self.config);
+        let steps = steps::towards(on, &self.members, &wants, &self.host(now), &self.config);
         let said = steps.into_iter().map(|step| {
             let member = self.members.get(&step.provider);
             let why = member.map_or_else(String::new, |member| text::lacks(member, &self.config));
@@ -428,7 +439,7 @@ impl Arbiter {
         known: &dyn Known,
         decisions: &mut Vec<Decision>,
     ) -> Result<Vec<(Step, String)>, FloorsExceed> {
-        let host = self.host();
+        let host = self.host(now);
         let wanted = decide::targets(now, &self.members, &host, &self.config)?;
         self.said = None;
         decisions.extend(self.name_slow(&wanted.beyond));

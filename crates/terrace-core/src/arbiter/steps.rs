@@ -55,6 +55,8 @@ pub(super) type Targets = Vec<(ProviderId, Vec<u64>)>;
 pub(super) struct Host {
     pub capacity: Kinds,
     pub reserve: Kinds,
+    /// Memory of the host that is available beyond what it is to have, bytes: VMs grow by no more.
+    pub headroom: u64,
 }
 
 impl Host {
@@ -72,7 +74,7 @@ impl Host {
         for member in members.values() {
             held.add(&member.most_each());
         }
-        self.capacity.less(&held)
+        self.capacity.less(&held).at_most_each(self.headroom)
     }
 }
 
@@ -172,6 +174,7 @@ impl Growth<'_> {
     fn steps(&self, mut wanted: Vec<Grows<'_>>, mut room: Kinds) -> Vec<Step> {
         wanted.sort_by_key(|(_, member, _)| !member.is_swapping());
         let mut steps = Vec::new();
+        let mut left = self.host.headroom;
         // Weights of those that are still to come: that do not swap, and that do.
         let mut weights = [false, true].map(|swaps| {
             let of = wanted.iter().map(|(_, member, _)| member);
@@ -191,6 +194,8 @@ impl Growth<'_> {
             for (tier, (to, from)) in to.iter().zip(&from).enumerate() {
                 room.take(kind(tiers, tier), to - from);
             }
+            left = left.saturating_sub(sum(&to).saturating_sub(sum(&from)));
+            room = room.at_most_each(left);
             let provider = *id;
             steps.push(Step { provider, from, to });
         }
@@ -387,7 +392,8 @@ mod tests {
             }
             capacity.add(&[beside * MIB]);
             capacity.add(&[beside * MIB, beside / 2 * MIB]);
-            let host = Host { capacity, reserve: capacity.percent(config.reserve_percent) };
+            let reserve = capacity.percent(config.reserve_percent);
+            let host = Host { capacity, reserve, headroom: u64::MAX };
             let mut seen = std::collections::BTreeSet::new();
             let proposals: Targets = proposals
                 .iter()

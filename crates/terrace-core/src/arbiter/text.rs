@@ -1,7 +1,10 @@
 //! The arbiter's sentences.
 
+use terrace_proto::HostMemory;
+
 use super::fair::Beyond;
 use super::member::Member;
+use super::percent;
 use super::steps::Step;
 use super::trials::Failed;
 use crate::config::ArbiterConfig;
@@ -44,6 +47,43 @@ pub(super) fn step(
         false => return format!("{has}; {} have use for more", named(takers)),
     };
     format!("{has}; {change}")
+}
+
+/// The shortage of the host itself.
+pub(super) fn host_lacks(seen: &HostMemory, config: &ArbiterConfig) -> String {
+    let reserve = percent(seen.total_bytes, config.host_reserve_percent);
+    let is_little = seen.available_bytes < reserve;
+    let waits = seen.waits_centi.unwrap_or(0);
+    let why = match is_little {
+        true => format!(
+            "the host has {} of memory available, of which it is to have {}",
+            size_text(seen.available_bytes),
+            size_text(reserve)
+        ),
+        false => format!(
+            "tasks of the host wait for memory in {}.{:02} % of the time",
+            waits / 100,
+            waits % 100
+        ),
+    };
+    format!("{why}: VMs give what they do not use, and none gets more until that is over")
+}
+
+/// What the host lacks that no VM can give.
+pub(super) fn host_lacks_still(bytes: u64) -> String {
+    format!(
+        "the host lacks {} that no VM can give: what VMs use is not taken for it. End something on this host, or move a \
+         VM away",
+        size_text(bytes)
+    )
+}
+
+/// Why a VM gives memory to the host.
+pub(super) fn for_host(spare: u64) -> String {
+    format!(
+        "the host is short of memory, and its guest can do without {}",
+        size_text(spare)
+    )
 }
 
 /// Why no more is asked of a guest that gave less than it was to give.

@@ -239,7 +239,12 @@ impl Trading {
             let is_part = step.is_some_and(|(_, size)| size != order.size);
             let is_done = member.sizes_each().get(order.tier) == Some(&order.size);
             // The next part, or what follows from an order that a guest did not carry out: it might never carry out any.
-            let next = Tick(order.at.0.saturating_add(ArbiterConfig::ns(config.cycle_ms)));
+            let next = Tick(
+                order
+                    .at
+                    .0
+                    .saturating_add(ArbiterConfig::ns(config.cycle_ms)),
+            );
             if (is_part || !is_done) && now < next {
                 return None;
             }

@@ -73,6 +73,12 @@ pub struct ArbiterConfig {
     /// Whether this is a live host: no. There the pool divides the first tier as without a rule, by windows touched, since
     /// nobody counts which accesses reach memory; and capacities are those of the host, whatever kinds of VMs share it.
     pub live: bool,
+    /// Share of the host's memory that is to be available, percent: 5 (our choice). Where less is, VMs give what they do not
+    /// use, and none grows. 0 to 50.
+    pub host_reserve_percent: u8,
+    /// The host is short of memory, too, while some of its tasks wait for memory in so much of the last ten seconds, percent: 10
+    /// (our choice; systemd-oomd's default is 60 % for a whole 30 s, which is far too late here). 1 to 100.
+    pub host_waits_percent: u8,
     /// Time for which a live VM is left alone after it was first seen, ms: 30 s (our choice).
     pub settle_ms: u64,
     /// Time for which a live VM is left alone after its hypervisor was started, ms: 60 s (our choice).
@@ -103,6 +109,8 @@ impl Default for ArbiterConfig {
             slow_access_extra_ns: 230,
             observe: false,
             live: false,
+            host_reserve_percent: 5,
+            host_waits_percent: 10,
             settle_ms: 30_000,
             boot_ms: 60_000,
             scale: 1,

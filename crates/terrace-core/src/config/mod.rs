@@ -347,6 +347,10 @@ impl EngineConfig {
         within("arbiter.review_ms", arbiter.review_ms, 1..=MAX_MS)?;
         within("arbiter.retry_factor", arbiter.retry_factor, 1..=1000)?;
         within("arbiter.fault_ns", arbiter.fault_ns, 1..=10_000_000_000)?;
+        let waits = arbiter.host_waits_percent;
+        within("arbiter.host_waits_percent", waits, 1..=100)?;
+        let reserve = arbiter.host_reserve_percent;
+        within("arbiter.host_reserve_percent", reserve, 0..=50)?;
         within("arbiter.settle_ms", arbiter.settle_ms, 0..=MAX_MS)?;
         within("arbiter.boot_ms", arbiter.boot_ms, 0..=MAX_MS)?;
         let ratio = arbiter.price_ratio_milli;

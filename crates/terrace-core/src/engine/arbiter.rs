@@ -77,6 +77,7 @@ impl Engine {
                 let sizes = self.provision.sizes(seen.provider);
                 self.arbiter.guest(now, seen, sizes);
             }
+            Event::HostMemory(seen) => self.arbiter.host_memory(now, *seen),
             Event::SizesWanted(wanted) if wanted.origin == Origin::Operator => {
                 self.arbiter.resized(now, wanted.provider);
             }
@@ -98,6 +99,12 @@ impl Engine {
         let mut view = self.provision.view(id, now)?;
         view.balance = self.arbiter.view(id, now);
         Some(view)
+    }
+
+    /// The shortage of the host's own memory in words; `None`: it has enough.
+    #[must_use]
+    pub fn shortage(&self, now: Tick) -> Option<String> {
+        self.arbiter.shortage(now)
     }
 
     /// Lets the arbiter decide what is due, and gives its orders.

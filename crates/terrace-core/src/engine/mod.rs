@@ -196,7 +196,8 @@ impl Engine {
             | Event::SpeedRights(_)
             | Event::MemoryStanding(_)
             | Event::MemoryBalance(_)
-            | Event::GuestMemory(_) => {}
+            | Event::GuestMemory(_)
+            | Event::HostMemory(_) => {}
         }
         self.arbitrate(now);
         self.provision.advance(now);

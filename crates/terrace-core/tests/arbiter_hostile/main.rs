@@ -4,4 +4,5 @@
 
 mod any;
 mod faults;
+mod host;
 mod world;

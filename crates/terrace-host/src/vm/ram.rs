@@ -3,6 +3,7 @@
 //! A file of 1 TiB costs nothing while it is sparse, and each of its pages would cost the daemon some bytes.
 
 use crate::HostRoot;
+use crate::host_memory::meminfo_bytes;
 use crate::memory_map::GuestMemory;
 use crate::qemu::who::{Refusal, Rules};
 
@@ -14,12 +15,8 @@ const MAX_HOLES: u64 = 16 << 30;
 #[must_use]
 pub fn host_bytes(root: &HostRoot) -> Option<u64> {
     let text = root.read("proc/meminfo").ok()?;
-    let kib = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    };
-    let swap = kib("SwapTotal:").unwrap_or(0);
-    kib("MemTotal:")?.checked_add(swap)?.checked_mul(1024)
+    let swap = meminfo_bytes(&text, "SwapTotal:").unwrap_or(0);
+    meminfo_bytes(&text, "MemTotal:")?.checked_add(swap)
 }
 
 /// Whether a VM may have this RAM on a host of so much memory and swap.

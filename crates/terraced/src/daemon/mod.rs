@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use terrace_config::Config;
+use terrace_core::arbiter::Rule;
 use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
 use terrace_proto::{Action, Command, Event};
@@ -172,9 +173,22 @@ impl Daemon {
         self.session.tell(name, text);
     }
 
+    /// Reads how much memory the host has for itself, if VMs share memory.
+    fn read_host_memory(&mut self) {
+        if self.config.engine.arbiter.rule == Rule::Off {
+            return;
+        }
+        if let Some(memory) = terrace_host::host_memory::host_memory(self.host.root()) {
+            self.handle(Event::HostMemory(memory));
+        }
+    }
+
     fn read_memory(&mut self) {
         match self.host.read_memory(self.session.now()) {
-            Some(Ok(memory)) => self.handle(Event::Memory(memory)),
+            Some(Ok(memory)) => {
+                self.handle(Event::Memory(memory));
+                self.read_host_memory();
+            }
             Some(Err(error)) => self.session.tell(
                 None,
                 format!("the tiers' memory could not be read: {error}"),

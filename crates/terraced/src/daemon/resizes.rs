@@ -164,6 +164,9 @@ impl Daemon {
             return Vec::new();
         }
         let engine = self.session.engine();
-        provisioning::host_findings(engine, &self.host.node_memory(engine))
+        let shortage = provisioning::shortage_finding(engine, self.session.now());
+        let mut findings = provisioning::host_findings(engine, &self.host.node_memory(engine));
+        findings.extend(shortage);
+        findings
     }
 }

@@ -3,6 +3,7 @@
 use terrace_core::Engine;
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, node_memory};
+use terrace_proto::Tick;
 use terrace_proto::provision::NodeMemory;
 
 /// Free memory of each node, with page cache that was not used lately, and of the pools that VMs' memory comes from.
@@ -24,6 +25,14 @@ pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec
         free_bytes,
     })
     .collect()
+}
+
+/// The finding of `doctor` about the host's own memory, if VMs share theirs.
+pub fn shortage_finding(engine: &Engine, now: Tick) -> Option<Finding> {
+    let found = engine.shortage(now)?;
+    let advice = "end something on this host, or move a VM away; host_reserve_percent and host_waits_percent under \
+                  [balance] are the bounds";
+    Some(Finding::degraded("balance", found, advice))
 }
 
 /// The findings of `doctor` about the host's memory behind these VMs.

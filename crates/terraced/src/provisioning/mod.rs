@@ -38,7 +38,7 @@ use terrace_sys::ProcessId;
 use tokio::sync::oneshot;
 
 pub use finder::finder;
-pub use host::{host_findings, host_memory};
+pub use host::{host_findings, host_memory, shortage_finding};
 pub use provider::three_ways;
 use provider::{Finder, VmContext};
 

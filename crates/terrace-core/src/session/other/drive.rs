@@ -182,7 +182,8 @@ impl Driver {
             | Event::SpeedRights(_)
             | Event::MemoryStanding(_)
             | Event::MemoryBalance(_)
-            | Event::GuestMemory(_) => {}
+            | Event::GuestMemory(_)
+            | Event::HostMemory(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {

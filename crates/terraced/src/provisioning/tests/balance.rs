@@ -168,6 +168,12 @@ fn host(vms: &[&Vm], config: &str) -> Host {
 }
 
 impl Host {
+    /// Lets so many MiB of the host's 8 GiB be available.
+    fn available(&self, mib: u64) {
+        let text = format!("MemTotal: 8388608 kB\nMemAvailable: {} kB\n", mib << 10);
+        crate::played::put(self.0.folder.path(), "proc/meminfo", &text);
+    }
+
     fn provisioning(&self, vm: &str) -> Option<ProvisioningStatus> {
         let detail: VmDetail = self.0.get(&format!("/v1/vms/{vm}")).ok()?;
         detail.provisioning
@@ -375,4 +381,31 @@ fn qemu_asks_the_guest_only_while_somebody_reads() {
         || a.inside().interval.to_string(),
     );
     assert_eq!(b.inside().interval, 7);
+}
+
+#[test]
+fn pressure_on_the_host_takes_what_is_free_and_nobody_grows() {
+    let (a, b) = (Vm::new(256, 400), Vm::new(RAM, 100));
+    let host = host(&[&a, &b], &format!("{ON}{FLOORS}"));
+    // Settling takes a moment in which A may have got something.
+    host.available(100);
+    host.until_said("a", "none gets more until that is over");
+    until(
+        || (b.inside().size < 250 * MIB).then_some(()),
+        || format!("{:?}", host.provisioning("b")),
+    );
+    let had = a.inside().size;
+    host.until_said("b", "the host lacks");
+    assert_eq!(
+        a.inside().size,
+        had,
+        "it grew, or was shrunk while it swaps"
+    );
+    assert!(b.inside().size >= 100 * MIB, "{}", b.inside().size);
+    host.available(7000);
+    host.until_said("a", "the host has enough memory again");
+    until(
+        || (a.inside().size > had).then_some(()),
+        || format!("{:?}", host.provisioning("a")),
+    );
 }
