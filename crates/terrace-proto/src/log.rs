@@ -5,9 +5,8 @@
 //! was given up, with the reason, 0x100 + n an event, 0x200 + n an action, with n the variant's position. A log of the
 //! controller of a guest's ranges has kinds of its own: 3 its start record, 0x300 + n its events, 0x400 + n its
 //! actions; to a reader that does not know them it is a log without a start record. Readers skip kinds that they do not
-//! know by their length, so later versions may add kinds without breaking earlier readers.
-//! A record that is cut off at the end (the daemon was killed) ends the log without an error, but
-//! is reported.
+//! know by their length, so later versions may add kinds without breaking earlier readers. A record that is cut off at
+//! the end (the daemon was killed) ends the log without an error, but is reported.
 
 use std::io::{self, Read, Write};
 
