@@ -258,7 +258,8 @@ fn a_lie_about_a_curve_costs_others_at_most_a_twentieth() {
     let found = dp.vms[1].demand.as_ref().expect("the liar is tracked");
     assert!(found.tracked_faults > 1000 && found.curve.is_some());
     let liars = orders(&dp, 1);
-    assert!(!liars.is_empty() && liars[0].0 < 10.0, "{liars:?}");
+    // It has filled its memory by then.
+    assert!(!liars.is_empty() && liars[0].0 < 20.0, "{liars:?}");
     let ops = |run: &RunResult| run.vms[0].ops_per_s;
     assert!(
         ops(&dp) > 0.95 * ops(&island),
