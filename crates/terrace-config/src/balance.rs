@@ -214,6 +214,9 @@ mod tests {
         assert_eq!(both.capacity_bytes, 3 << 30);
         let one = arbiter(tier(0, "capacity = \"1GiB\"") + &tier(1, ""));
         assert_eq!((one.capacity_bytes, one.capacity_tiers_bytes.len()), (0, 0));
+        // A host of one tier may bound its VMs, too.
+        let only = arbiter(tier(0, "capacity = \"1GiB\""));
+        assert_eq!(only.capacity_bytes, 1 << 30);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use serde::Deserialize as _;
 use terrace_core::{EngineConfig, TierConfig};
 use terrace_host::qemu::who::HypervisorConfig;
-use terrace_host::topology::{Tier, Topology};
+use terrace_host::topology::{Tier, Topology, empty_second};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
@@ -136,6 +136,13 @@ impl Config {
         let tiers = tiers(raw.tier)?;
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
+        }
+        // As on a host of one tier that defines none: the second one is empty.
+        if let [only] = tiers.as_slice() {
+            engine.tiers.push(TierConfig {
+                name: empty_second(&only.engine.name).to_owned(),
+                ..TierConfig::default()
+            });
         }
         share(&mut engine, &raw.defaults, &raw.vm);
         raw.balance

@@ -87,6 +87,12 @@ pub fn node_free_bytes(root: &HostRoot) -> BTreeMap<NodeId, u64> {
     memory::free_bytes(root).unwrap_or_default()
 }
 
+/// The name of the empty second tier of a host whose only one has this name.
+#[must_use]
+pub fn empty_second(only: &str) -> &'static str {
+    if only == "slow" { "slower" } else { "slow" }
+}
+
 impl Topology {
     /// Reads the nodes and forms tiers: those of `definitions`, or derived ones if it is empty.
     ///
@@ -107,14 +113,9 @@ impl Topology {
     #[must_use]
     pub fn or_observed(mut self) -> Self {
         if let [only] = self.tiers.as_slice() {
-            let name = if only.name == "slow" {
-                "slower"
-            } else {
-                "slow"
-            };
             self.tiers.push(Tier {
                 id: TierId::SLOW,
-                name: name.to_owned(),
+                name: empty_second(&only.name).to_owned(),
                 nodes: Vec::new(),
                 total_bytes: 0,
             });
