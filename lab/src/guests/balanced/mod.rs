@@ -138,6 +138,7 @@ pub fn program(name: &str, region_mib: usize, hot_mib: usize) -> HotSet {
         region_mib,
         hot_mib,
         node: 0,
+        processor: 0,
         ..HotSet::default()
     }
 }
