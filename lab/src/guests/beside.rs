@@ -122,6 +122,11 @@ impl Daemon {
         self.order(fast, slow, &["--wait", "--timeout", "3m"])
     }
 
+    /// Runs `terrace set` of the VM.
+    pub fn set(&self, setting: &str) -> Result<String> {
+        self.folder.terrace(&["set", self.vm, setting])
+    }
+
     fn order(&self, fast: Option<u64>, slow: Option<u64>, more: &[&str]) -> Result<String> {
         let mut arguments = vec!["resize".to_owned(), self.vm.to_owned()];
         for (flag, mib) in [("--fast", fast), ("--slow", slow)] {

@@ -129,8 +129,9 @@ impl Guest {
         self.last = Some(now);
         let first = *self.first.get_or_insert(now);
         let since = (now.outward - first.outward).saturating_sub(now.inward - first.inward);
-        // One that swapped before it was first seen has some in use, too: how much is not known.
-        let some = if outward > inward { PAGE_SIZE } else { 0 };
+        // One that ever swapped has some in use, too: how much is not known. Pages that are read again and again without
+        // being written count inward alone.
+        let some = if outward > 0 { PAGE_SIZE } else { 0 };
         since.max(some)
     }
 }
@@ -264,6 +265,16 @@ mod tests {
         let seen = said(0, (50, 500));
         let need = need(&mut Guest::default(), seen).unwrap();
         assert_eq!(need.used_swap_bytes, PAGE_SIZE);
+    }
+
+    /// A real guest that read what it had swapped out came to 0, and got no more memory.
+    #[test]
+    fn one_that_reads_its_swap_again_and_again_has_some_in_use() {
+        let mut guest = Guest::default();
+        for inward in [100, 300, 900] {
+            let need = need(&mut guest, said(0, (inward, 200))).unwrap();
+            assert_eq!(need.used_swap_bytes, PAGE_SIZE);
+        }
     }
 
     #[test]

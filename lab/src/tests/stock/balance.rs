@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 
-use crate::guests::balanced::{BUSY, Balanced, CAPACITY_MIB, IDLE, MARK, program, vmstat};
+use crate::guests::balanced::{
+    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, IDLE, MARK, program, vmstat,
+};
 use crate::guests::tiered;
 
 /// Major faults between two looks that are noise: of programs that start, and of the shell.
@@ -14,12 +16,20 @@ pub fn moves() -> Result<()> {
     let own = program("own", 64, 16);
     guests.idle.start_hot_set(&own)?;
     guests.until("both are within what there is", |guests| {
-        Ok(sum(guests)?.is_some_and(|sum| sum <= CAPACITY_MIB))
+        let is_little = guests
+            .size_mib(BUSY)?
+            .is_some_and(|size| size <= CEILING_MIB);
+        Ok(is_little && sum(guests)?.is_some_and(|sum| sum <= CAPACITY_MIB))
     })?;
     println!("at first: {}", sizes(&guests)?);
     let out = vmstat(&mut guests.busy, "pswpout")?;
     let load = program("load", 330, 330);
     guests.busy.start_hot_set(&load)?;
+    guests.until("the busy guest swaps", |guests| {
+        Ok(vmstat(&mut guests.busy, "pswpout")? > out)
+    })?;
+    println!("it swaps: {}", sizes(&guests)?);
+    guests.daemon.set("memory_ceiling=512MiB")?;
     let mut was = vmstat(&mut guests.busy, "pgmajfault")?;
     let mut calm = 0;
     guests.until("the busy guest has what it needs", |guests| {
