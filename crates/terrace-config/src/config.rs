@@ -137,13 +137,7 @@ impl Config {
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
         }
-        // As on a host of one tier that defines none: the second one is empty.
-        if let [only] = tiers.as_slice() {
-            engine.tiers.push(TierConfig {
-                name: empty_second(&only.engine.name).to_owned(),
-                ..TierConfig::default()
-            });
-        }
+        engine.tiers.extend(second(&tiers));
         share(&mut engine, &raw.defaults, &raw.vm);
         raw.balance
             .check_units()
@@ -341,6 +335,17 @@ pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
 
 /// Highest weight of a VM.
 pub const MAX_WEIGHT: u32 = 1_000_000;
+
+/// The empty second tier if one is defined, as on a host of one tier that defines none.
+fn second(tiers: &[TierNodes]) -> Option<TierConfig> {
+    let [only] = tiers else {
+        return None;
+    };
+    Some(TierConfig {
+        name: empty_second(&only.engine.name).to_owned(),
+        ..TierConfig::default()
+    })
+}
 
 /// Moves `share` of `[defaults]` and `[vm.NAME]` into the policies, because the engine has it there; it overrides the
 /// policy's own.
