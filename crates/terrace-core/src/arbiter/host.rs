@@ -174,3 +174,26 @@ fn on_its_way_down(member: &Member) -> u64 {
         false => sizes.size().saturating_sub(target),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_claimed_to_be_given_where_sizes_are_only_said() {
+        let seen = HostMemory {
+            total_bytes: 100 << 30,
+            available_bytes: 1 << 30,
+            waits_centi: None,
+        };
+        let said = |observe| {
+            let config = ArbiterConfig {
+                observe,
+                ..ArbiterConfig::default()
+            };
+            text::host_lacks(&seen, &config)
+        };
+        assert!(said(true).contains("VMs would give") && said(false).contains("VMs give"));
+        assert!(said(true).contains("1 GiB of memory available, of which it is to have 5 GiB"));
+    }
+}

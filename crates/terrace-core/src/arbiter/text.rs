@@ -66,7 +66,14 @@ pub(super) fn host_lacks(seen: &HostMemory, config: &ArbiterConfig) -> String {
             waits % 100
         ),
     };
-    format!("{why}: VMs give what they do not use, and none gets more until that is over")
+    match config.observe {
+        true => format!(
+            "{why}: VMs would give what they do not use if mode were \"on\" under [balance]"
+        ),
+        false => {
+            format!("{why}: VMs give what they do not use, and none gets more until that is over")
+        }
+    }
 }
 
 /// What the host lacks that no VM can give.
