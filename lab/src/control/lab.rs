@@ -347,6 +347,11 @@ impl Lab {
         self.process.check_alive().is_err() && is_silent(&self.process.console_tail())
     }
 
+    /// Whether L1's QEMU runs and nothing in L1 answers.
+    pub fn hangs(&mut self) -> bool {
+        self.process.check_alive().is_ok() && self.run("true", Duration::from_secs(30)).is_err()
+    }
+
     /// Whether a guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`), and the
     /// guest's kernel logged nothing.
     pub fn guest_reset_in_silence(&mut self) -> bool {
@@ -363,7 +368,10 @@ impl Lab {
                     [ -s $f ] && echo \"--- end of L1:$f ---\" && tail -n 60 $f; done";
         let logs = match self.run(logs, Duration::from_secs(30)) {
             Ok(output) => output.stdout,
-            Err(error) => format!("(L1 does not tell its logs: {error:#})"),
+            Err(error) => format!(
+                "(L1 does not tell its logs: {error:#})\n{}",
+                self.process.processors()
+            ),
         };
         format!("{}\n{logs}", self.process.console_tail())
     }

@@ -55,7 +55,7 @@ impl Machine {
             ("-cpu", &self.cpu),
             ("-kernel", &kernel),
             ("-initrd", &initrd),
-            ("-append", "console=ttyS0 panic=-1 quiet nokaslr"),
+            ("-append", "console=ttyS0 panic=-1 loglevel=5 nokaslr"),
         ] {
             options.extend([name.to_owned(), value.to_owned()]);
         }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use super::emulator;
 use super::options::{CONSOLE_LOG, Machine, QMP, RESETS_LOG};
@@ -135,6 +136,20 @@ impl Process {
     /// The last lines of L1's console.
     pub fn console_tail(&self) -> String {
         tail(&self.folder.join(CONSOLE_LOG), 40)
+    }
+
+    /// What each processor executes, by the word of QEMU: evidence about a machine that hangs. (L1's kernel is not
+    /// relocated, so that its /proc/kallsyms names the addresses.)
+    pub fn processors(&self) -> String {
+        let registers = || {
+            let arguments = json!({ "command-line": "info registers -a" });
+            let answer = self.qmp()?.execute("human-monitor-command", &arguments)?;
+            Ok::<_, anyhow::Error>(answer.as_str().unwrap_or_default().to_owned())
+        };
+        match registers() {
+            Ok(text) => format!("--- registers of L1 ---\n{text}"),
+            Err(error) => format!("(QEMU does not tell its registers: {error:#})"),
+        }
     }
 
     /// Lets the machine run on after this task.
