@@ -284,6 +284,8 @@ fn rules_of_sharing_are_known_and_those_to_come_refused() {
     assert_eq!(scenario.host.reserve, 0.1);
     assert_eq!(scenario.host.price_ratio, Some(4.0));
     refused(&text, "4.0", "0.5", "15: host.price_ratio", &["1 to 1000"]);
+    let whole = ["no whole percent", "share = \"dp\"", "round it"];
+    refused(&text, "0.1\n", "0.055\n", "14: host.reserve", &whole);
     for (key, there) in [
         ("rule = \"dp\"", "host.share"),
         ("reserve_percent = 9", "host.reserve"),
