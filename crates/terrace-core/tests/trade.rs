@@ -431,6 +431,37 @@ fn a_sale_that_did_harm_is_not_repeated_for_minutes() {
 }
 
 #[test]
+fn a_vm_sells_no_memory_that_it_had_to_buy_minutes_ago() {
+    let first = [512 * MIB, 1536 * MIB];
+    let mut host = Host::new(4, [2 * GIB, 4 * GIB], &[first], 256 * MIB);
+    // More than it has: it buys.
+    host.guest(1).uses = 2 * GIB + 64 * MIB;
+    (0..60).for_each(|_| host.second());
+    let total = |host: &Host| host.sizes(1).iter().sum::<u64>();
+    assert!(total(&host) > 2 * GIB, "{:?}", host.sizes(1));
+    // Then its guest calls almost all of it unused, for less than the pause.
+    (host.guest(1).uses, host.guest(1).hot) = (GIB / 2, 2 * GIB);
+    for _ in 0..180 {
+        host.second();
+        assert!(total(&host) >= 2 * GIB, "{:?}", host.sizes(1));
+    }
+    (0..300).for_each(|_| host.second());
+    assert!(total(&host) < 2 * GIB, "{:?}", host.sizes(1));
+}
+
+#[test]
+fn a_vm_keeps_a_twentieth_of_its_memory_unused() {
+    let first = [512 * MIB, 3 * GIB];
+    let mut host = Host::new(4, [2 * GIB, 4 * GIB], &[first], 256 * MIB);
+    (host.guest(1).uses, host.guest(1).hot) = (GIB + 512 * MIB, 2 * GIB);
+    (0..600).for_each(|_| host.second());
+    let sizes = host.sizes(1);
+    let total: u64 = sizes.iter().sum();
+    assert!(sizes[1] < first[1], "it sold nothing");
+    assert!(total >= (GIB + 512 * MIB) / 100 * 104, "{sizes:?}");
+}
+
+#[test]
 fn a_recorded_run_of_trades_gives_the_same_orders() {
     let first = [400 * MIB, 900 * MIB];
     let mut host = Host::new(4, [2 * GIB, 4 * GIB], &[first, first], 256 * MIB);

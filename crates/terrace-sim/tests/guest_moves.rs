@@ -109,3 +109,18 @@ fn guests_that_cannot_move_what_is_named_are_refused() {
         .is_ok()
     );
 }
+
+#[test]
+fn a_vm_with_little_to_sell_is_not_made_to_swap() {
+    let load =
+        "kind = \"hotset\", size = \"178MiB\", hot = 1.0, hot_access = 1.0, duration = \"75s\"";
+    let keys = sized(100, 100, "hyperflex", SWAP);
+    let [island, trade] = ["island", "trade"].map(|share| run(&text(share, LISTS, &keys, load)));
+    let (island, trade) = (&island.vms[0], &trade.vms[0]);
+    assert_eq!(trade.swapped_in_bytes, 0, "{:?}", given(trade));
+    assert!(
+        trade.ops_per_s > island.ops_per_s * 0.99,
+        "{:?}",
+        given(trade)
+    );
+}

@@ -25,6 +25,8 @@ const PAGE_BYTES: u64 = 4096;
 const THOUSAND: u64 = 1000;
 /// Least time of a window, ms: a guest says something once a second.
 const SHORTEST_MS: u64 = 900;
+/// Unused memory that a VM does not sell, percent of what it has; of what it had when it had to buy, too.
+const SPARE_PERCENT: u8 = 5;
 /// Steps of a trade that may end without an order, one after the other.
 const MOST_IDLE_STEPS: usize = 6;
 
@@ -66,6 +68,8 @@ struct Pauses {
     sale: Option<Tick>,
     /// Until when there is no purchase, because one was not paid for.
     purchase: Option<Tick>,
+    /// Until when no sale leaves less memory than this: with less it had to buy.
+    least: Option<(Tick, u64)>,
 }
 
 impl Pauses {
@@ -80,6 +84,23 @@ impl Pauses {
         if member.lost() > before.saturating_add(NOISE_NS) {
             self.sale = Some(again(now, config));
         }
+    }
+
+    /// Notes that a purchase begins: what the VM has is too little, whatever its guest calls free later. (One that faults with
+    /// much free memory reads back what it swapped out before.)
+    fn buys(&mut self, now: Tick, member: &Member, config: &ArbiterConfig) {
+        let margin = percent(member.size(), SPARE_PERCENT);
+        let free: u64 = (0..member.tiers()).map(|tier| member.free_of(tier)).sum();
+        if free <= margin {
+            let least = member.size().saturating_add(margin);
+            self.least = Some((again(now, config), least));
+        }
+    }
+
+    /// The bytes that a sale may take of a VM.
+    fn sellable(&self, now: Tick, member: &Member) -> u64 {
+        let least = self.least.filter(|(until, _)| *until > now);
+        least.map_or(u64::MAX, |(_, least)| member.size().saturating_sub(least))
     }
 
     /// Notes that slow memory is ordered to go: sold, or not paid for.
@@ -260,7 +281,10 @@ impl Trading {
             self.seen = self.end_window(now, member, config);
             self.began = member.size();
             let room = self.room(now, member, room, config);
-            self.trade.end_window(&self.seen, have, room)?;
+            let step = self.trade.end_window(&self.seen, have, room)?;
+            if matches!(step, share::Step::DeflateSlow(_)) {
+                self.pauses.buys(now, member, config);
+            }
         }
         self.next(now, member, room, config)
     }
@@ -296,15 +320,16 @@ impl Trading {
         let faults = self.counted.1.saturating_sub(before);
         let passed = self.counted.0.0.saturating_sub(at.0);
         let a_cycle = scaled(faults, ArbiterConfig::ns(config.cycle_ms), passed);
-        let keeps = percent(member.size(), 1);
+        let keeps = percent(member.size(), SPARE_PERCENT);
         let last = member.tiers().saturating_sub(1);
+        let unused = member.free_of(last).saturating_sub(keeps);
         let said = member.uses.tiers.map_or(0, |seen| seen.waiting_hot_bytes);
         let fast = member.sizes_each().first().copied().unwrap_or(0);
         // The engine's own ranking, or what is said.
         let waiting = said.max(member.demand.hot.saturating_sub(fast));
         TradeWindow {
             major_faults: a_cycle.max(faults.min(1)),
-            unused_slow_bytes: member.free_of(last).saturating_sub(keeps),
+            unused_slow_bytes: unused.min(self.pauses.sellable(now, member)),
             waiting_hot_bytes: waiting,
         }
     }
