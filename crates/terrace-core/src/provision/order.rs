@@ -47,8 +47,21 @@ impl OrderBook {
 
     /// Records an order that is given.
     pub fn give(&mut self, order: Order) {
+        if order.origin == Origin::Arbiter {
+            self.count_arbiters(&order);
+        }
         self.unseen.push((order.number, order.size_bytes.clone()));
         self.last = Some(order);
+    }
+
+    fn count_arbiters(&mut self, order: &Order) {
+        self.counts.by_arbiter += 1;
+        let tiers = order.from_bytes.iter().zip(&order.size_bytes);
+        for (from, to) in tiers.filter_map(|(from, to)| Some((*from, (*to)?))) {
+            let counts = &mut self.counts;
+            counts.given_bytes = counts.given_bytes.saturating_add(to.saturating_sub(from));
+            counts.taken_bytes = counts.taken_bytes.saturating_add(from.saturating_sub(to));
+        }
     }
 
     /// Takes in the outcome of an order.

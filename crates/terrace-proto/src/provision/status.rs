@@ -192,6 +192,15 @@ pub struct OrderCounts {
     pub refused_invalid: u64,
     /// Not taken, or not in time.
     pub failed: u64,
+    /// Orders that the arbiter gave, whatever came of them.
+    #[serde(default)]
+    pub by_arbiter: u64,
+    /// Bytes by which the arbiter ordered the VM to grow, in all.
+    #[serde(default)]
+    pub given_bytes: u64,
+    /// Bytes by which the arbiter ordered the VM to shrink, in all.
+    #[serde(default)]
+    pub taken_bytes: u64,
 }
 
 /// The progress of an order.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{self, Registry};
-use terrace_api::provision::{ProvisionedTier, ProvisioningStatus};
+use terrace_api::provision::{BalanceStatus, OrderCounts, ProvisionedTier, ProvisioningStatus};
 use terrace_api::types::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
@@ -177,6 +177,75 @@ const COUNTS_OF_PROVISIONING: [CountOf<ProvisioningStatus>; 2] = [
     ),
 ];
 
+const OF_BALANCE: [Of<BalanceStatus>; 10] = [
+    (
+        "balance_acts",
+        "1 if sizes are ordered, 0 if they are only said",
+        |balance| some((balance.mode == "on").into()),
+    ),
+    (
+        "balance_left_alone",
+        "1 if the VM keeps its size whatever others need",
+        |balance| some(balance.left_alone.is_some().into()),
+    ),
+    (
+        "balance_floor_bytes",
+        "Least memory that the VM is left",
+        |balance| some(balance.floor_bytes),
+    ),
+    (
+        "balance_ceiling_bytes",
+        "Most memory that the VM is given, if it is not the size that it was started with",
+        |balance| some(balance.ceiling_bytes?),
+    ),
+    (
+        "balance_weight",
+        "Weight of the VM's lost time; 1000 is normal",
+        |balance| some(balance.weight.into()),
+    ),
+    (
+        "balance_statistics_age_seconds",
+        "Time since the guest's last figures",
+        |balance| balance.statistics_age_s,
+    ),
+    (
+        "balance_guest_free_bytes",
+        "Memory that the guest calls free",
+        |balance| some(balance.free_bytes?),
+    ),
+    (
+        "balance_guest_cache_bytes",
+        "Page cache of the guest, as it says",
+        |balance| some(balance.cache_bytes?),
+    ),
+    (
+        "balance_guest_used_swap_bytes",
+        "Swap in use in the guest, possibly an estimate",
+        |balance| some(balance.used_swap_bytes?),
+    ),
+    ("balance_swapping", "1 if the guest swaps", |balance| {
+        some(balance.is_swapping.into())
+    }),
+];
+
+const COUNTS_OF_BALANCE: [CountOf<OrderCounts>; 3] = [
+    (
+        "balance_orders",
+        "Resize orders of the arbiter, whatever came of them",
+        |orders| Some(orders.by_arbiter),
+    ),
+    (
+        "balance_given_bytes",
+        "Bytes by which the arbiter ordered the VM to grow",
+        |orders| Some(orders.given_bytes),
+    ),
+    (
+        "balance_taken_bytes",
+        "Bytes by which the arbiter ordered the VM to shrink",
+        |orders| Some(orders.taken_bytes),
+    ),
+];
+
 const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
         "provisioning_whole_bytes",
@@ -288,6 +357,7 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     figures(&mut registry, &OF_PROVISIONING, &provisioned);
     counts(&mut registry, &COUNTS_OF_PROVISIONING, &provisioned);
     orders(&mut registry, &provisioned);
+    balance(&mut registry, &provisioned);
     let tiers = provisioned.iter().flat_map(|(labels, provisioning)| {
         provisioning.tiers.iter().map(|tier| {
             let mut labels = labels.clone();
@@ -354,6 +424,20 @@ fn orders(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
             resizes.get_or_create(&labels).inc_by(count);
         }
     }
+}
+
+/// Registers the parts of VMs in the sharing of memory.
+fn balance(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
+    let (parts, orders): (Vec<_>, Vec<_>) = named
+        .iter()
+        .filter_map(|(labels, provisioning)| {
+            let part = provisioning.balance.clone()?;
+            let orders = provisioning.orders;
+            Some(((labels.clone(), part), (labels.clone(), orders)))
+        })
+        .unzip();
+    figures(registry, &OF_BALANCE, &parts);
+    counts(registry, &COUNTS_OF_BALANCE, &orders);
 }
 
 fn figures<T>(registry: &mut Registry, all: &[Of<T>], things: &[(Labels, T)]) {

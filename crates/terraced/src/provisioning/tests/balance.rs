@@ -247,6 +247,21 @@ fn a_guest_that_swaps_gets_memory_of_one_that_idles() {
     assert!(host.said("b", "calls"));
     let order = host.provisioning("a").and_then(|seen| seen.order);
     assert_eq!(order.map(|order| order.origin).as_deref(), Some("arbiter"));
+    let figures = crate::played::figures(&host.0.folder.path().join("terraced.sock"));
+    for (figure, least) in [
+        ("balance_acts{vm=\"a\"}", 1.0),
+        ("balance_floor_bytes{vm=\"b\"}", (64 * MIB) as f64),
+        ("balance_statistics_age_seconds{vm=\"a\"}", 0.0),
+        ("balance_orders_total{vm=\"a\"}", 1.0),
+        ("balance_given_bytes_total{vm=\"a\"}", (144 * MIB) as f64),
+        ("balance_taken_bytes_total{vm=\"b\"}", (64 * MIB) as f64),
+    ] {
+        let shown = figures.lines().find_map(|line| {
+            let rest = line.strip_prefix("terrace_")?.strip_prefix(figure)?;
+            rest.trim().parse::<f64>().ok()
+        });
+        assert!(shown >= Some(least), "{figure} {shown:?} in\n{figures}");
+    }
 }
 
 #[test]
