@@ -302,7 +302,14 @@ impl Arbiter {
         self.look(now, known);
         let host = self.host(now);
         let steps = self.trades.advance(now, &self.members, &host, &self.config);
-        let orders = steps.into_iter();
+        // Who did not take what it was given, or gave less, is on its way for ever else.
+        let given_up = match cycle {
+            true => [self.stalled(now), self.gave_less(now)].concat(),
+            false => Vec::new(),
+        };
+        let is_idle = |(step, _): &(Step, String)| !self.trades.has_order(step.provider);
+        let given_up: Vec<_> = given_up.into_iter().filter(is_idle).collect();
+        let orders = steps.into_iter().chain(given_up);
         orders
             .filter_map(|(step, why)| self.order(now, &step, why))
             .collect()

@@ -52,6 +52,8 @@ struct Trading {
     began: u64,
     /// The order for the present step.
     order: Option<Order>,
+    /// Since when the present step waits for something that would let it be ordered.
+    waits: Option<Tick>,
     /// Whether a window ended for its sake since it began to swap.
     is_relieved: bool,
     /// See [`Pauses`].
@@ -86,21 +88,18 @@ impl Pauses {
         }
     }
 
-    /// Notes that a purchase begins: what the VM has is too little, whatever its guest calls free later. (One that faults with
-    /// much free memory reads back what it swapped out before.)
+    /// Notes that a purchase begins: what the VM has is too little, whatever its guest calls free later.
     fn buys(&mut self, now: Tick, member: &Member, config: &ArbiterConfig) {
         let margin = percent(member.size(), SPARE_PERCENT);
-        let free: u64 = (0..member.tiers()).map(|tier| member.free_of(tier)).sum();
-        if free <= margin {
-            let least = member.size().saturating_add(margin);
-            self.least = Some((again(now, config), least));
-        }
+        let least = member.size().saturating_add(margin);
+        self.least = Some((again(now, config), least));
     }
 
     /// The bytes that a sale may take of a VM.
     fn sellable(&self, now: Tick, member: &Member) -> u64 {
         let least = self.least.filter(|(until, _)| *until > now);
-        least.map_or(u64::MAX, |(_, least)| member.size().saturating_sub(least))
+        let least = least.map_or(0, |(_, least)| least);
+        member.size().saturating_sub(least.max(member.floor(now)))
     }
 
     /// Notes that slow memory is ordered to go: sold, or not paid for.
@@ -159,6 +158,12 @@ impl Trades {
         trading.is_some_and(|trading| trading.trade.is_double_sided())
     }
 
+    /// Whether an order for a step of a VM's trade has not ended.
+    pub fn has_order(&self, provider: ProviderId) -> bool {
+        let trading = self.each.get(&provider);
+        trading.is_some_and(|trading| trading.order.is_some())
+    }
+
     /// Whether an order may have ended.
     pub fn is_due(&self) -> bool {
         !self.heard.is_empty()
@@ -175,6 +180,9 @@ impl Trades {
         self.heard.clear();
         self.each.retain(|id, _| members.contains_key(id));
         let mut room = host.room(members);
+        // Fast memory that is paid for with slow memory and still to come.
+        let awaits = self.each.values().map(Trading::awaits);
+        let mut awaited = awaits.fold(0, u64::saturating_add);
         let mut steps = Vec::new();
         for (id, member) in members {
             if member.tiers() < 2 || member.asked.pending.is_some() {
@@ -192,11 +200,14 @@ impl Trades {
                 true => room[kind],
                 false => room[kind].saturating_sub(host.reserve[kind]),
             };
+            awaited = awaited.saturating_sub(trading.awaits());
             let there = share::Sizes {
-                fast_bytes: there(first),
+                fast_bytes: there(first).saturating_sub(awaited),
                 slow_bytes: there(last),
             };
-            let Some((step, why)) = trading.advance(now, member, there, config) else {
+            let step = trading.advance(now, member, there, config);
+            awaited = awaited.saturating_add(trading.awaits());
+            let Some((step, why)) = step else {
                 continue;
             };
             for (tier, (to, from)) in step.to.iter().zip(&step.from).enumerate() {
@@ -237,6 +248,7 @@ impl Trading {
             seen: TradeWindow::default(),
             began: member.size(),
             order: None,
+            waits: None,
             is_relieved: false,
             pauses: Pauses::default(),
         }
@@ -289,6 +301,11 @@ impl Trading {
         self.next(now, member, room, config)
     }
 
+    /// Fast memory that a sale under way is to bring, bytes.
+    fn awaits(&self) -> u64 {
+        self.trade.awaits()
+    }
+
     /// Whether the order came to its end, for good or not.
     fn is_over(&self, now: Tick, order: &Order, member: &Member, config: &ArbiterConfig) -> bool {
         let Some(sizes) = &member.sizes else {
@@ -320,15 +337,26 @@ impl Trading {
         let faults = self.counted.1.saturating_sub(before);
         let passed = self.counted.0.0.saturating_sub(at.0);
         let a_cycle = scaled(faults, ArbiterConfig::ns(config.cycle_ms), passed);
+        // A few faults are noise, and would let the base grow without end.
+        let band = percent(member.size(), config.dead_band_percent);
+        let is_noise =
+            a_cycle.saturating_mul(PAGE_BYTES) < band && member.rate().lost_ns < WAITS_NS;
+        let major_faults = match is_noise {
+            true => 0,
+            false => a_cycle.max(faults.min(1)),
+        };
         let keeps = percent(member.size(), SPARE_PERCENT);
         let last = member.tiers().saturating_sub(1);
-        let unused = member.free_of(last).saturating_sub(keeps);
+        let unused = match member.is_swapping() || member.suffers() {
+            true => 0,
+            false => member.free_of(last).saturating_sub(keeps),
+        };
         let said = member.uses.tiers.map_or(0, |seen| seen.waiting_hot_bytes);
         let fast = member.sizes_each().first().copied().unwrap_or(0);
         // The engine's own ranking, or what is said.
         let waiting = said.max(member.demand.hot.saturating_sub(fast));
         TradeWindow {
-            major_faults: a_cycle.max(faults.min(1)),
+            major_faults,
             unused_slow_bytes: unused.min(self.pauses.sellable(now, member)),
             waiting_hot_bytes: waiting,
         }
@@ -361,14 +389,18 @@ impl Trading {
             true => 0,
             false => scaled(sells, THOUSAND, ratio).min(there.fast_bytes),
         };
-        // A little memory that is unused for a moment is noise, and so are a few faults.
-        let band = percent(member.size(), config.dead_band_percent);
-        let pages = self.trade.base().saturating_mul(self.seen.major_faults);
-        let is_little = pages.saturating_mul(PAGE_BYTES) < band;
-        let slow = match is_little && member.rate().lost_ns < WAITS_NS {
-            true => 0,
-            false => slow,
+        // One with free memory lacks none: it reads back what it swapped out before. A block of fast memory that may not be taken
+        // at once could not pay.
+        let spare = percent(member.size(), SPARE_PERCENT);
+        let free = member.need.map_or(0, |(_, need)| need.free_bytes);
+        let tiers = member.sizes.as_ref().and_then(|sizes| sizes.tiers.first());
+        let pays = tiers.is_some_and(|fast| fast.block <= member.pace(config));
+        let slow = match free <= spare && pays {
+            true => slow,
+            false => 0,
         };
+        // A little memory that is unused for a moment is noise.
+        let band = percent(member.size(), config.dead_band_percent);
         let gains = fast.min(self.seen.waiting_hot_bytes);
         let sells = scaled(gains, ratio, THOUSAND).min(self.seen.unused_slow_bytes);
         let is_noise = sells < band;
@@ -392,6 +424,7 @@ impl Trading {
             let may = self.may(now, member, step, room, config);
             match (may, sized(step, member)) {
                 (May::Order(size), Some((tier, _))) => {
+                    self.waits = None;
                     self.order = Some(Order {
                         at: now,
                         tier,
@@ -414,13 +447,20 @@ impl Trading {
                     let provider = member.rights.provider;
                     return Some((Step { provider, from, to }, why));
                 }
-                (May::Wait, _) => return None,
+                (May::Wait, _) if !self.has_waited(now, config) => return None,
                 _ => {
+                    self.waits = None;
                     self.trade.end_step(ends(&has));
                 }
             }
         }
         None
+    }
+
+    /// Whether the present step, which cannot be ordered now, has waited for so long that it is given up.
+    fn has_waited(&mut self, now: Tick, config: &ArbiterConfig) -> bool {
+        let since = *self.waits.get_or_insert(now);
+        now.0.saturating_sub(since.0) >= ArbiterConfig::ns(config.review_ms)
     }
 
     /// The size that a tier may be ordered to have now on its way to this one.
@@ -486,7 +526,9 @@ impl Trading {
         if less == 0 && of.target == of.size
             || is_short && (member.is_swapping() || member.suffers())
         {
-            return May::Wait;
+            // What it owes goes as soon as it may. A sale that is not possible now is none.
+            let owes = self.trade.cost(ends(&member.sizes_each())) > self.trade.first_cost();
+            return if owes { May::Wait } else { May::Never };
         }
         May::Order(of.size - less)
     }

@@ -152,6 +152,15 @@ impl Trade {
         self.quiet >= STABLE_WINDOWS
     }
 
+    /// Fast memory that comes for the slow memory that goes now, bytes.
+    #[must_use]
+    pub fn awaits(&self) -> u64 {
+        match self.step {
+            Some(Step::InflateSlow(_)) => self.gain_bytes,
+            _ => 0,
+        }
+    }
+
     /// Ends a window of 5 s, of a VM that has these sizes on a host that has so much more of each tier for it. Returns
     /// the step that is to be carried out.
     pub fn end_window(&mut self, seen: &TradeWindow, have: Sizes, room: Sizes) -> Option<Step> {

@@ -1,0 +1,91 @@
+//! Trades that were tried by an attacker: none stops a VM from trading, none is for nothing, and none is repeated without end.
+
+use super::{Follows, GIB, Host, MIB};
+
+/// A host of one VM of 512 MiB and 3 GiB, most of it unused, whose hot pages wait.
+fn seller(floor: u64) -> Host {
+    let mut host = Host::new(4, [2 * GIB, 8 * GIB], &[[512 * MIB, 3 * GIB]], floor);
+    (host.guest(1).uses, host.guest(1).hot) = (GIB, 2 * GIB);
+    host
+}
+
+#[test]
+fn a_vm_at_its_floor_that_cannot_sell_still_buys() {
+    for floor in [3584 * MIB, 3 * GIB] {
+        let mut host = seller(floor);
+        (0..30).for_each(|_| host.second());
+        (host.guest(1).uses, host.guest(1).hot) = (4 * GIB, 0);
+        (0..600).for_each(|_| host.second());
+        let [fast, slow] = host.sizes(1);
+        assert!(fast + slow > 3600 * MIB, "{floor}: {:?}", host.sizes(1));
+    }
+}
+
+#[test]
+fn a_sale_that_swapping_stops_does_not_stop_a_purchase() {
+    let mut host = seller(256 * MIB);
+    host.guest(1).uses = 2 * GIB;
+    for second in 0..7 {
+        // Idle pages are swapped out, and nobody misses them.
+        host.guest(1).swap = Some(second * 4 * MIB);
+        host.second();
+    }
+    host.guest(1).swap = None;
+    (host.guest(1).uses, host.guest(1).hot) = (4 * GIB, 0);
+    (0..600).for_each(|_| host.second());
+    assert!(host.sizes(1)[1] > 3 * GIB, "{:?}", host.sizes(1));
+}
+
+#[test]
+fn one_that_faults_with_much_free_memory_buys_nothing() {
+    for faults in [101, 2000] {
+        let mut host = Host::new(4, [4 * GIB, 8 * GIB], &[[2 * GIB, 2 * GIB]], 256 * MIB);
+        host.guest(1).faults_per_s = Some(faults);
+        host.guest(1).free = Some(2 * GIB);
+        (0..600).for_each(|_| host.second());
+        assert_eq!(host.orders(), [], "{faults}");
+    }
+}
+
+#[test]
+fn a_handful_of_faults_sells_no_fast_memory() {
+    let first = [2 * GIB, GIB];
+    let mut host = Host::new(4, [4 * GIB, 16 * GIB], &[first], 256 * MIB);
+    host.guest(1).uses = GIB;
+    for second in 0..600_u64 {
+        let faults = if second % 5 == 2 { second / 5 % 3 } else { 0 };
+        host.guest(1).faults_per_s = Some(faults);
+        host.second();
+    }
+    assert_eq!(host.sizes(1), first);
+}
+
+#[test]
+fn what_a_vm_buys_and_does_not_take_is_for_others_again() {
+    let (a, b) = ([2 * GIB, 2 * GIB], [GIB, GIB]);
+    let mut host = Host::new(4, [4 * GIB, 4 * GIB], &[a, b], 256 * MIB);
+    host.guest(1).follows = Follows::Nothing;
+    host.guest(1).faults_per_s = Some(50_000);
+    (0..60).for_each(|_| host.second());
+    assert!(!host.orders().is_empty());
+    host.guest(1).faults_per_s = Some(0);
+    (0..120).for_each(|_| host.second());
+    assert_eq!(host.tiers(1)[1].1, a[1]);
+}
+
+#[test]
+fn two_that_sell_do_not_pay_for_the_same_fast_memory() {
+    let first = [512 * MIB, 3 * GIB];
+    let capacity = [GIB + 300 * MIB, 8 * GIB];
+    let mut host = Host::new(4, capacity, &[first, first], 256 * MIB);
+    (host.guest(1).uses, host.guest(1).hot) = (0, 2 * GIB);
+    (host.guest(2).uses, host.guest(2).hot) = (GIB, 700 * MIB);
+    (0..600).for_each(|_| host.second());
+    for id in 1..=2 {
+        let sizes = host.sizes(id);
+        assert!(
+            host.cost(sizes) + 64 * MIB >= host.cost(first),
+            "{id}: {sizes:?}"
+        );
+    }
+}
