@@ -34,6 +34,8 @@ enum Follows {
     Growth,
     /// All but to less fast memory.
     NeverPays,
+    /// All, but to 2 MiB less of fast memory than it is given.
+    ShortOfFast,
     Nothing,
 }
 
@@ -191,6 +193,10 @@ impl Host {
                 match guest.follows {
                     Follows::Half => tier.size_bytes = half,
                     Follows::Growth if grows => tier.size_bytes = tier.target_bytes,
+                    Follows::ShortOfFast if grows && node == Some(0) => {
+                        tier.size_bytes = tier.size_bytes.max(tier.target_bytes - 2 * MIB);
+                    }
+                    Follows::ShortOfFast => tier.size_bytes = tier.target_bytes,
                     Follows::NeverPays if grows || node != Some(0) => {
                         tier.size_bytes = tier.target_bytes;
                     }

@@ -89,3 +89,33 @@ fn two_that_sell_do_not_pay_for_the_same_fast_memory() {
         );
     }
 }
+
+#[test]
+fn one_that_stays_a_block_short_trades_again() {
+    let mut host = seller(256 * MIB);
+    host.guest(1).follows = Follows::ShortOfFast;
+    (host.guest(1).uses, host.guest(1).hot) = (2 * GIB, 700 * MIB);
+    (0..120).for_each(|_| host.second());
+    let sold = host.sizes(1);
+    assert!(sold[1] < 3 * GIB, "{sold:?}");
+    (host.guest(1).uses, host.guest(1).hot) = (3 * GIB + 512 * MIB, 0);
+    (0..600).for_each(|_| host.second());
+    assert!(host.sizes(1)[1] > sold[1], "{:?}", host.sizes(1));
+}
+
+#[test]
+fn blocks_of_odd_sizes_end_no_trade() {
+    for blocks in [[3, 2], [7, 5], [2, 3]] {
+        let mut host = seller(256 * MIB);
+        let vm = host.providers.vms.get_mut(&1).unwrap();
+        let tiers = &mut vm.status.as_mut().unwrap().tiers;
+        for (tier, block) in tiers.iter_mut().zip(blocks) {
+            tier.block_bytes = block * MIB;
+        }
+        (host.guest(1).uses, host.guest(1).hot) = (4 * GIB, 0);
+        (0..60).for_each(|_| host.second());
+        let before = host.orders().len();
+        (0..600).for_each(|_| host.second());
+        assert!(host.orders().len() > before, "{blocks:?}: {before}");
+    }
+}
