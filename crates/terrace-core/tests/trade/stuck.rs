@@ -1,4 +1,4 @@
-//! Trades that were tried by an attacker: none stops a VM from trading, none is for nothing, and none is repeated without end.
+//! Guests that try to stop trades: none stops a VM from trading, none is for nothing, and none is repeated without end.
 
 use super::{Follows, GIB, Host, MIB};
 
