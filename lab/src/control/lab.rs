@@ -33,6 +33,23 @@ const FREEZE_GUESTS: &str = "for file in /run/lab/*.pid; do
     while grep -qv ') T ' /proc/$(cat $file)/task/*/stat; do sleep 0.02; done
 done";
 
+/// Command that waits until each guest's QEMU runs or its parent has noted how it ended: the daemon sees that end earlier.
+const AWAIT_ENDS: &str = "for turn in $(seq 100); do
+    ending=
+    for file in /run/lab/*.pid; do
+        [ -e $file ] || continue
+        state=$(cut -d ' ' -f 3 /proc/$(cat $file)/stat 2>/dev/null)
+        [ -z \"$state\" ] || [ \"$state\" = Z ] && ending=1
+    done
+    [ $turn -gt 5 ] && [ -z \"$ending\" ] && break
+    sleep 0.2
+done";
+
+/// Command that prints `ended`, and a guest's console, if its QEMU ended by itself.
+const FIND_RESET: &str = "for log in /run/lab/*.log; do \
+    grep -q 'ended: exit status: 0' $log && ! grep -q 'terminating on signal' $log && echo ended && cat ${log%.log}.console; \
+    done; true";
+
 const THAW_GUESTS: &str = "kill -CONT $(cat /run/lab/*.pid)";
 
 /// The result of a command in L1: its output and its exit code.
@@ -355,10 +372,7 @@ impl Lab {
     /// Whether a guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`), and the
     /// guest's kernel logged nothing.
     pub fn guest_reset_in_silence(&mut self) -> bool {
-        let reset = "for log in /run/lab/*.log; do \
-                     grep -q 'ended: exit status: 0' $log && ! grep -q 'terminating on signal' $log && echo ended && cat ${log%.log}.console; \
-                     done; true";
-        let output = self.run(reset, SHORT);
+        let output = self.run(&format!("{AWAIT_ENDS}\n{FIND_RESET}"), SHORT);
         output.is_ok_and(|output| output.stdout.contains("ended") && is_silent(&output.stdout))
     }
 
