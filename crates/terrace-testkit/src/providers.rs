@@ -56,6 +56,8 @@ impl Provided {
         for tier in self.status.iter_mut().flat_map(|status| &mut status.tiers) {
             *tier = TierStatus {
                 whole_bytes: tier.whole_bytes,
+                block_bytes: tier.block_bytes,
+                least_bytes: tier.least_bytes,
                 ..self::tier(tier.node.unwrap_or(0), tier.target_bytes)
             };
         }

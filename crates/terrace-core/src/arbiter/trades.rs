@@ -301,9 +301,13 @@ impl Trading {
         self.next(now, member, room, config)
     }
 
-    /// Fast memory that a sale under way is to bring, bytes.
+    /// Fast memory that a sale under way is to bring, bytes; what is ordered is counted where it goes.
     fn awaits(&self) -> u64 {
-        self.trade.awaits()
+        let is_ordered = self.order.is_some_and(|order| order.tier == 0);
+        match is_ordered {
+            true => 0,
+            false => self.trade.awaits(),
+        }
     }
 
     /// Whether the order came to its end, for good or not.

@@ -119,3 +119,40 @@ fn blocks_of_odd_sizes_end_no_trade() {
         assert!(host.orders().len() > before, "{blocks:?}: {before}");
     }
 }
+
+/// Of a VM half of which is free whatever it faults.
+#[test]
+fn bursts_of_faults_do_not_buy_and_sell_without_end() {
+    for (period, burst) in [(30, 5), (40, 10), (60, 20), (120, 20)] {
+        let mut host = Host::new(4, [4 * GIB, 8 * GIB], &[[2 * GIB, 2 * GIB]], 256 * MIB);
+        (host.guest(1).uses, host.guest(1).hot) = (2 * GIB, 4 * GIB);
+        host.guest(1).free = Some(2 * GIB);
+        for second in 0..600 {
+            let faults = if second % period < burst { 2000 } else { 0 };
+            host.guest(1).faults_per_s = Some(faults);
+            host.second();
+        }
+        let orders = host.orders().len();
+        assert!(orders <= 20, "{period} {burst}: {orders}");
+    }
+}
+
+#[test]
+fn a_block_that_is_too_large_to_pay_with_buys_nothing() {
+    let first = [512 * MIB, 1536 * MIB];
+    let mut host = Host::new(4, [16 * GIB, 16 * GIB], &[first], 256 * MIB);
+    let vm = host.providers.vms.get_mut(&1).unwrap();
+    for tier in &mut vm.status.as_mut().unwrap().tiers {
+        // More than a twentieth of its memory, which it may be asked for at once.
+        tier.block_bytes = 128 * MIB;
+    }
+    // Until it is read again.
+    (0..60).for_each(|_| host.second());
+    host.guest(1).uses = 3 * GIB;
+    let mut above = 0;
+    for _ in 0..600 {
+        host.second();
+        above += u64::from(host.cost(host.sizes(1)) > host.cost(first));
+    }
+    assert!(above <= 60, "above its price for {above} of 600 s");
+}

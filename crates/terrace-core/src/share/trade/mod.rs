@@ -152,11 +152,11 @@ impl Trade {
         self.quiet >= STABLE_WINDOWS
     }
 
-    /// Fast memory that comes for the slow memory that goes now, bytes.
+    /// Fast memory that is to come for slow memory that goes or went, bytes.
     #[must_use]
     pub fn awaits(&self) -> u64 {
         match self.step {
-            Some(Step::InflateSlow(_)) => self.gain_bytes,
+            Some(Step::InflateSlow(_) | Step::DeflateFast(_)) => self.gain_bytes,
             _ => 0,
         }
     }
