@@ -16,6 +16,7 @@ mod kinds;
 mod live;
 mod member;
 mod peaks;
+mod purchases;
 mod schedule;
 mod standing;
 mod steps;

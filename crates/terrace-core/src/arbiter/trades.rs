@@ -12,6 +12,7 @@ use terrace_proto::{ProviderId, Tick};
 
 use super::kinds::kind;
 use super::member::{Direction, Member, WAITS_NS};
+use super::purchases::Purchases;
 use super::steps::{Host, Step, turns};
 use super::trials::NOISE_NS;
 use super::{percent, text};
@@ -68,10 +69,12 @@ struct Pauses {
     on_trial: Option<(Tick, u64)>,
     /// Until when there is no sale, because one did harm.
     sale: Option<Tick>,
-    /// Until when there is no purchase, because one was not paid for.
+    /// Until when there is no purchase, because one was not paid for or some did not help.
     purchase: Option<Tick>,
     /// Until when no sale leaves less memory than this: with less it had to buy.
     least: Option<(Tick, u64)>,
+    /// What was bought since demand changed.
+    purchases: Purchases,
 }
 
 impl Pauses {
@@ -88,11 +91,23 @@ impl Pauses {
         }
     }
 
-    /// Notes that a purchase begins: what the VM has is too little, whatever its guest calls free later.
-    fn buys(&mut self, now: Tick, member: &Member, config: &ArbiterConfig) {
+    /// Notes that a purchase of so many bytes begins: what the VM has is too little, whatever its guest calls free later.
+    fn buys(&mut self, now: Tick, bytes: u64, member: &Member, config: &ArbiterConfig) {
+        self.purchases.buys(now, bytes);
         let margin = percent(member.size(), SPARE_PERCENT);
         let least = member.size().saturating_add(margin);
         self.least = Some((again(now, config), least));
+    }
+
+    /// Takes in the major faults of a cycle. Nothing is bought for one whose demand what it bought does not end.
+    fn faults(&mut self, now: Tick, faults: u64, member: &Member, config: &ArbiterConfig) {
+        if faults == 0 || self.purchase.is_some_and(|until| until > now) {
+            return;
+        }
+        let of = (member.size(), member.swap.used_bytes());
+        if let Some(until) = self.purchases.judge(now, faults, of, config) {
+            self.purchase = Some(until);
+        }
     }
 
     /// The bytes that a sale may take of a VM.
@@ -294,8 +309,9 @@ impl Trading {
             self.began = member.size();
             let room = self.room(now, member, room, config);
             let step = self.trade.end_window(&self.seen, have, room)?;
-            if matches!(step, share::Step::DeflateSlow(_)) {
-                self.pauses.buys(now, member, config);
+            if let share::Step::DeflateSlow(to) = step {
+                let bytes = to.saturating_sub(have.slow_bytes);
+                self.pauses.buys(now, bytes, member, config);
             }
         }
         self.next(now, member, room, config)
@@ -359,8 +375,10 @@ impl Trading {
         let fast = member.sizes_each().first().copied().unwrap_or(0);
         // The engine's own ranking, or what is said.
         let waiting = said.max(member.demand.hot.saturating_sub(fast));
+        self.pauses.faults(now, major_faults, member, config);
         TradeWindow {
             major_faults,
+            least_bytes: band,
             unused_slow_bytes: unused.min(self.pauses.sellable(now, member)),
             waiting_hot_bytes: waiting,
         }

@@ -156,3 +156,30 @@ fn a_block_that_is_too_large_to_pay_with_buys_nothing() {
     }
     assert!(above <= 60, "above its price for {above} of 600 s");
 }
+
+/// Guests whose faults no memory ends: they read files, or fault on purpose.
+#[test]
+fn what_did_not_help_is_not_bought_for_minutes() {
+    let constant: fn(u64) -> u64 = |_| 101;
+    let bursts: fn(u64) -> u64 = |second| if second % 30 < 5 { 2000 } else { 0 };
+    for faults in [constant, |_| 2000, |second| 101 + second % 7, bursts] {
+        let mut host = Host::new(4, [2 * GIB, 8 * GIB], &[[GIB, 2 * GIB]], 256 * MIB);
+        for second in 0..600 {
+            host.guest(1).faults_per_s = Some(faults(second));
+            host.guest(1).free = (faults(second) == 0).then_some(0);
+            host.second();
+        }
+        // Two series of a tenth of its memory, in steps of at least a fiftieth: bought and paid for.
+        assert!(!host.orders().is_empty());
+        assert!(host.orders().len() <= 24, "{:?}", host.orders());
+    }
+}
+
+#[test]
+fn one_with_far_more_in_swap_than_it_has_still_buys() {
+    let mut host = Host::new(4, [4 * GIB, 16 * GIB], &[[2 * GIB, 2 * GIB]], 256 * MIB);
+    host.guest(1).uses = 16 * GIB;
+    (0..600).for_each(|_| host.second());
+    // All that its node has.
+    assert_eq!(host.sizes(1)[1], 4 * GIB);
+}

@@ -50,6 +50,8 @@ pub struct Terms {
 pub struct TradeWindow {
     /// Major faults of the VM.
     pub major_faults: u64,
+    /// Bytes of slow memory that are bought at least, if anything is.
+    pub least_bytes: u64,
     /// Bytes of slow memory that the guest does not use.
     pub unused_slow_bytes: u64,
     /// Bytes of hot pages in slow memory.
@@ -211,7 +213,7 @@ impl Trade {
             return Some(step);
         }
         if seen.major_faults > 0 {
-            return self.buy_slow(seen.major_faults, room);
+            return self.buy_slow(seen, room);
         }
         self.sell_slow(seen, room)
     }
@@ -240,10 +242,11 @@ impl Trade {
     }
 
     /// The start of a trade down: slow memory grows.
-    fn buy_slow(&self, faults: u64, room: Sizes) -> Option<Step> {
+    fn buy_slow(&self, seen: &TradeWindow, room: Sizes) -> Option<Step> {
         let have = self.from;
-        let target = u128::from(self.base) * u128::from(faults);
-        let target = self.up(target.saturating_mul(u128::from(self.terms.page_bytes)));
+        let target = u128::from(self.base) * u128::from(seen.major_faults);
+        let target = target.saturating_mul(u128::from(self.terms.page_bytes));
+        let target = self.up(target.max(seen.least_bytes.into()));
         let fast = self.down(have.fast_bytes.saturating_sub(self.terms.floors.fast_bytes));
         let payable = self.unspent(have) + u128::from(fast) * u128::from(self.terms.ratio);
         let more = self
