@@ -10,7 +10,7 @@ use std::path::Path;
 /// Commands of the machine protocol, as the `qapi` crate names them, or as we do if it does not know one. Only
 /// `balloon` and `qom_set` change anything: they are orders of an operator or of the arbiter, or have QEMU ask a guest for
 /// statistics; the properties that are set are named here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
-const MACHINE: [&str; 17] = [
+const MACHINE: [&str; 18] = [
     "balloon",
     "human_monitor_command",
     "qmp_capabilities",
@@ -18,6 +18,7 @@ const MACHINE: [&str; 17] = [
     "qom_list",
     "qom_set",
     "query_balloon",
+    "query_blockstats",
     "query_cpus_fast",
     "query_kvm",
     "query_memdev",

@@ -121,6 +121,8 @@ pub struct GuestMemory {
     pub swapped_out_bytes: Option<u64>,
     /// Time that tasks waited for memory, ns, a counter.
     pub waited_ns: Option<u64>,
+    /// Bytes read from the VM's disks, a counter of the hypervisor's; `None`: it has none.
+    pub disk_read_bytes: Option<u64>,
 }
 
 /// The host's own memory, every few seconds while memory is shared.

@@ -105,7 +105,8 @@ fn totals_of(
         let floors = floors.fold(0, u64::saturating_add);
         return fair::totals(parties, &needs, floors.clamp(beside, left), config);
     }
-    fill_reserve(&mut needs, parties, (left, reserve), config);
+    let lacks = fill_reserve(&mut needs, parties, (left, reserve), config);
+    take_cache(now, &mut needs, parties, lacks, config);
     let expected = needs
         .iter()
         .map(Need::expected_bytes)
@@ -168,13 +169,14 @@ fn need<'a>(now: Tick, member: &'a Member, config: &ArbiterConfig, free: u64) ->
 }
 
 /// Lets VMs that want no more than they have give what was free for long, until others have what they want and the reserve
-/// is full. What somebody is held at, and has not, comes of all that is free now, and so does what is there no more.
+/// is full. What somebody is held at, and has not, comes of all that is free now, and so does what is there no more. Returns
+/// what is lacking then, bytes.
 fn fill_reserve(
     needs: &mut [Need<'_>],
     parties: &Parties<'_>,
     (capacity, reserve): (u64, u64),
     config: &ArbiterConfig,
-) {
+) -> u64 {
     let sum = |of: fn(&Need<'_>) -> u64| needs.iter().map(of).fold(0, u64::saturating_add);
     let expected = sum(|need| need.expected_bytes());
     let mut lacks = expected.saturating_sub(capacity.saturating_sub(reserve));
@@ -191,6 +193,34 @@ fn fill_reserve(
             };
             lacks -= give;
             owed = owed.saturating_sub(give);
+        }
+    }
+    lacks
+}
+
+/// Lets guests that do not swap give page cache to those that do.
+fn take_cache(
+    now: Tick,
+    needs: &mut [Need<'_>],
+    parties: &Parties<'_>,
+    mut lacks: u64,
+    config: &ArbiterConfig,
+) {
+    if !needs.iter().any(Need::is_swapping) {
+        return;
+    }
+    for (need, (_, member)) in needs.iter_mut().zip(parties) {
+        let Want::WorkingSet { bytes } = need.want else {
+            continue;
+        };
+        // One with a curve gives by that.
+        if need.curve.is_none() && lacks > 0 {
+            // In whole steps: a smaller change would be none.
+            let cache = member.cache(now, config);
+            let bytes = bytes.saturating_sub(cache);
+            need.want = Want::WorkingSet { bytes };
+            need.floor_bytes = need.floor_bytes.min(bytes.max(member.floor(now)));
+            lacks = lacks.saturating_sub(cache);
         }
     }
 }

@@ -4,7 +4,7 @@ use terrace_proto::provision::ProviderStatus;
 use terrace_proto::{GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick};
 
 use super::standing::Standing;
-use super::{Arbiter, Decision};
+use super::{Arbiter, Decision, text};
 use crate::provision::Sizes;
 
 impl Arbiter {
@@ -14,6 +14,15 @@ impl Arbiter {
             return;
         };
         let whole = sizes.as_ref().map_or(0, Sizes::whole);
+        if let Some(missed) = member.facts.cache.see(now, seen, &self.config) {
+            member.hold_at(now, missed.from, missed.until);
+            self.notices.push(Decision {
+                provider: seen.provider,
+                wanted: None,
+                why: text::missed(now, &missed),
+            });
+            self.schedule.change(now, &self.config);
+        }
         match member.facts.guest.need(seen, whole, &self.config) {
             Some(need) => self.need(now, need, sizes),
             // What it said before holds no more.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use terrace_proto::{MemoryNeed, MemoryRights, MemoryTiers, ResizeId, SpeedRights, Tick, TierId};
 
+use super::cache::Cache;
 use super::guest::Guest;
 use super::peaks::Peaks;
 use super::percent;
 use super::standing::Standing;
+use super::steps::Step;
 use super::trials::NOISE_NS;
 use crate::config::ArbiterConfig;
 use crate::demand::{Curve, Swap};
@@ -150,6 +152,8 @@ pub struct Facts {
     pub standing: Standing,
     /// The statistics of its guest.
     pub guest: Guest,
+    /// Its page cache.
+    pub cache: Cache,
     /// The sizes that were said instead of ordered, if nothing is ordered.
     pub proposed: Option<Vec<u64>>,
 }
@@ -483,7 +487,13 @@ impl Member {
             return false;
         };
         let near = brought - percent(brought, config.dead_band_percent);
-        self.is_swapping() && self.most() < near
+        self.is_swapping() && self.most() < near || self.misses_cache(brought)
+    }
+
+    /// Whether it is to get back page cache that it misses.
+    fn misses_cache(&self, brought: u64) -> bool {
+        let missed = self.facts.cache.missed();
+        missed.is_some_and(|from| self.most() < from.min(brought))
     }
 
     /// Whether it may have of the reserve: it swaps, and did not for long or did not have as much already beyond what it
@@ -502,7 +512,8 @@ impl Member {
 
     /// Lets a VM that swaps with less than it brought keep for some time what it is to get back now.
     pub fn keeps_what_it_calls_back(&mut self, now: Tick, config: &ArbiterConfig) {
-        let (Some(brought), true) = (self.all_brought(), self.calls_back(config)) else {
+        let swaps = self.is_swapping() && self.calls_back(config);
+        let (Some(brought), true) = (self.all_brought(), swaps) else {
             return;
         };
         if config.lend_again_ms == 0 {
@@ -545,6 +556,16 @@ impl Member {
         held.map_or(0, |hold| hold.bytes.min(self.may_have()))
     }
 
+    /// Holds it at this size until then, or at a larger one at which it is held. Returns whether that is news.
+    pub fn hold_at(&mut self, now: Tick, bytes: u64, until: Tick) -> bool {
+        let held = self.hold.filter(|hold| hold.until > now);
+        self.hold = Some(Hold {
+            bytes: bytes.max(held.map_or(0, |hold| hold.bytes)),
+            until,
+        });
+        held.is_none_or(|hold| hold.bytes < bytes)
+    }
+
     /// The same without what holds for some time alone.
     #[must_use]
     pub fn own_floor(&self) -> u64 {
@@ -578,6 +599,27 @@ impl Member {
         let free = self.uses.tiers.map(|seen| seen.free_bytes);
         let free = free.and_then(|free| free.get(tier).copied()).unwrap_or(0);
         free.min(self.sizes_each().get(tier).copied().unwrap_or(0))
+    }
+
+    /// Page cache that may be taken of it now, bytes.
+    #[must_use]
+    pub fn cache(&self, now: Tick, config: &ArbiterConfig) -> u64 {
+        if self.is_swapping() || self.suffers() {
+            return 0;
+        }
+        let tiers = self.sizes.iter().flat_map(|sizes| &sizes.tiers);
+        let block = tiers.map(|tier| tier.block.max(1)).max().unwrap_or(1);
+        let bytes = self.facts.cache.gives(now, self.size(), config);
+        // In whole blocks: less than the dead band is no change.
+        bytes.checked_next_multiple_of(block).unwrap_or(0)
+    }
+
+    /// Notes that it is ordered to have less: more than its guest calls free is page cache.
+    pub fn gives_cache(&mut self, step: &Step, config: &ArbiterConfig) {
+        let less = self.size().saturating_sub(super::sum(&step.to));
+        if self.lent() == 0 && less > self.spare(config) {
+            self.facts.cache.give(self.size(), config);
+        }
     }
 
     /// Whether it loses more time than before it shrank last: it may lose that because it shrank.

@@ -8,6 +8,7 @@
 //! and that counts. Two questions in turn: memory as a whole here, its fast part where the first tier is divided
 //! ([`crate::engine`]).
 
+mod cache;
 mod decide;
 mod fair;
 mod guest;
@@ -578,6 +579,7 @@ impl Arbiter {
         if let Some(member) = self.members.get_mut(&step.provider) {
             member.asked.pending = Some((id, step.to.clone()));
             if !step.grows() {
+                member.gives_cache(step, &self.config);
                 member.past.before_shrink = Some(member.rate());
                 member.give(member.size().saturating_sub(sum(&step.to)));
             }

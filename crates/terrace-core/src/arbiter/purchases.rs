@@ -53,7 +53,8 @@ impl Purchases {
             at: now,
         };
         let most = pause << self.in_vain.min(MOST_DOUBLINGS);
-        let forgets = |series: &Series| now.0.saturating_sub(series.at.0) > pause.saturating_add(most);
+        let forgets =
+            |series: &Series| now.0.saturating_sub(series.at.0) > pause.saturating_add(most);
         let Some(series) = self.series.filter(|series| !forgets(series)) else {
             *self = Self {
                 series: Some(fresh),

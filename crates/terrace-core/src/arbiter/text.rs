@@ -1,7 +1,8 @@
 //! The arbiter's sentences.
 
-use terrace_proto::HostMemory;
+use terrace_proto::{HostMemory, Tick};
 
+use super::cache::Missed;
 use super::fair::Beyond;
 use super::member::Member;
 use super::percent;
@@ -37,7 +38,15 @@ pub(super) fn step(
         Want::WorkingSet { bytes } => format!("its working set is {}", size_text(bytes)),
         Want::Same => {
             let free = member.need.map_or(0, |(_, need)| need.free_bytes);
-            format!("its guest calls {} free", size_text(free))
+            let less = member.size().saturating_sub(super::sum(&step.to));
+            let cache = match member.lent() == 0 && less > member.spare(config) {
+                true => format!(
+                    " and has {} of page cache that it does not miss so far",
+                    size_text(member.facts.cache.droppable())
+                ),
+                false => String::new(),
+            };
+            format!("its guest calls {} free{cache}", size_text(free))
         }
     };
     let change = match step.grows() {
@@ -47,6 +56,16 @@ pub(super) fn step(
         false => return format!("{has}; {} have use for more", named(takers)),
     };
     format!("{has}; {change}")
+}
+
+/// Page cache that a guest misses.
+pub(super) fn missed(now: Tick, missed: &Missed) -> String {
+    format!(
+        "its guest read {} from disk since it gave page cache: it gets that back, and keeps {} for {} s",
+        size_text(missed.read),
+        size_text(missed.from),
+        missed.until.0.saturating_sub(now.0) / 1_000_000_000
+    )
 }
 
 /// The shortage of the host itself.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use terrace_proto::{ProviderId, Tick};
 
-use super::member::{Hold, Member};
+use super::member::Member;
 use crate::config::ArbiterConfig;
 
 /// Lost time that says nothing, ns a second: a thousandth of a vCPU.
@@ -110,12 +110,7 @@ impl Trials {
                 let Some(member) = members.get_mut(&giver) else {
                     continue;
                 };
-                let held = member.hold.filter(|hold| hold.until > now);
-                let is_news = held.is_none_or(|hold| hold.bytes < from);
-                member.hold = Some(Hold {
-                    bytes: from.max(held.map_or(0, |hold| hold.bytes)),
-                    until: Tick(until),
-                });
+                let is_news = member.hold_at(now, from, Tick(until));
                 // Of several steps the first one says it.
                 failed.extend(is_news.then_some(Failed {
                     giver,

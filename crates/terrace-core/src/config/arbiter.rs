@@ -45,6 +45,9 @@ pub struct ArbiterConfig {
     pub shrink_percent: u8,
     /// So many bytes may be taken in any case: 64 MiB (our choice).
     pub least_shrink_bytes: u64,
+    /// Page cache that a live guest gives at a time to VMs that swap, while its reads from disk are watched, percent of its memory:
+    /// 2 (our choice: the dead band, which is the least). 0: none. 0 to 10.
+    pub cache_percent: u8,
     /// A change below this share of a VM's size is not made, percent: 2 (our choice). 0 to 50.
     pub dead_band_percent: u8,
     /// Time before a VM that shrank grows again or the other way round, ms: 10 s (our choice).
@@ -97,6 +100,7 @@ impl Default for ArbiterConfig {
             cycle_ms: 5_000,
             shrink_percent: 5,
             least_shrink_bytes: 64 << 20,
+            cache_percent: 2,
             dead_band_percent: 2,
             turn_ms: 10_000,
             valley_ms: 60_000,

@@ -340,6 +340,7 @@ impl EngineConfig {
         within("arbiter.shrink_percent", arbiter.shrink_percent, 1..=100)?;
         let dead_band = arbiter.dead_band_percent;
         within("arbiter.dead_band_percent", dead_band, 0..=50)?;
+        within("arbiter.cache_percent", arbiter.cache_percent, 0..=10)?;
         within("arbiter.turn_ms", arbiter.turn_ms, 0..=MAX_MS)?;
         within("arbiter.valley_ms", arbiter.valley_ms, 0..=MAX_MS)?;
         within("arbiter.relief_ms", arbiter.relief_ms, 0..=250_000)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrace_core::arbiter::{Arbiter, ArbiterConfig, Known, KnownDemand, Rule, Sizes, TierSize};
 use terrace_core::demand::{Curve, CurveSource, Observed, Point};
 use terrace_proto::provision::{Ordered, SizesAnswer, SizesWanted};
-use terrace_proto::{MemoryNeed, MemoryRights, ProviderId, SpeedRights, Tick, VmId};
+use terrace_proto::{GuestMemory, MemoryNeed, MemoryRights, ProviderId, SpeedRights, Tick, VmId};
 
 use super::{GIB, MIB};
 
@@ -13,11 +13,51 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A VM that does what it is ordered to, or nothing.
 #[derive(Clone)]
-struct Vm {
-    size: u64,
+pub(super) struct Vm {
+    pub(super) size: u64,
     need: MemoryNeed,
     demand: Option<KnownDemand>,
     stalls: bool,
+    /// What its guest holds files with, if it is a live one.
+    pub(super) files: Option<Files>,
+}
+
+/// A guest's files, and what it reads again of them.
+#[derive(Clone, Copy)]
+pub(super) struct Files {
+    /// Memory of its programs, bytes.
+    pub programs: u64,
+    /// Bytes that it reads again and again.
+    pub reads: u64,
+    /// Bytes that came from disk so far.
+    pub from_disk: u64,
+}
+
+impl Files {
+    /// Free memory: as Linux leaves it.
+    const FREE: u64 = 24 * MIB;
+
+    /// Lets a second pass in a guest of this size. Files that do not fit are read from disk as fast as that can.
+    fn second(&mut self, size: u64) {
+        let cache = size.saturating_sub(self.programs + Self::FREE);
+        if cache < self.reads {
+            self.from_disk += 50 * MIB;
+        }
+    }
+
+    fn said(&self, id: u32, size: u64) -> GuestMemory {
+        let cache = size.saturating_sub(self.programs + Self::FREE);
+        GuestMemory {
+            provider: ProviderId(id),
+            age_ms: Some(0),
+            free_bytes: Some(Self::FREE),
+            available_bytes: Some(cache + Self::FREE),
+            cache_bytes: Some(cache),
+            major_faults: Some(0),
+            disk_read_bytes: Some(self.from_disk),
+            ..GuestMemory::default()
+        }
+    }
 }
 
 #[derive(Default)]
@@ -50,12 +90,12 @@ impl Known for Vms {
 }
 
 /// Orders, as (second, VM, size), and what was said.
-struct Alone {
+pub(super) struct Alone {
     arbiter: Arbiter,
     vms: Vms,
     second: u64,
-    orders: Vec<(u64, u32, u64)>,
-    said: Vec<(u32, String)>,
+    pub(super) orders: Vec<(u64, u32, u64)>,
+    pub(super) said: Vec<(u32, String)>,
 }
 
 impl Alone {
@@ -86,6 +126,7 @@ impl Alone {
                 need,
                 demand: None,
                 stalls: false,
+                files: None,
             };
             vms.0.insert(id, vm);
         }
@@ -98,7 +139,7 @@ impl Alone {
         }
     }
 
-    fn dp(sizes: &[u64]) -> Self {
+    pub(super) fn dp(sizes: &[u64]) -> Self {
         let config = ArbiterConfig {
             rule: Rule::Dp,
             ..ArbiterConfig::default()
@@ -106,22 +147,30 @@ impl Alone {
         Self::new(config, sizes)
     }
 
-    fn vm(&mut self, id: u32) -> &mut Vm {
+    pub(super) fn vm(&mut self, id: u32) -> &mut Vm {
         self.vms.0.get_mut(&id).unwrap()
     }
 
     /// Lets a VM have so much free.
-    fn frees(&mut self, id: u32, bytes: u64) {
+    pub(super) fn frees(&mut self, id: u32, bytes: u64) {
         self.vm(id).need.free_bytes = bytes;
     }
 
     /// Lets a second pass.
-    fn second(&mut self) {
+    pub(super) fn second(&mut self) {
         self.second += 1;
         let now = Tick(self.second * SECOND);
+        for vm in self.vms.0.values_mut() {
+            if let Some(files) = &mut vm.files {
+                files.second(vm.size);
+            }
+        }
         for (id, vm) in &self.vms.0 {
             let sizes = self.vms.sizes(ProviderId(*id));
-            self.arbiter.need(now, vm.need, sizes);
+            match &vm.files {
+                Some(files) => self.arbiter.guest(now, &files.said(*id, vm.size), sizes),
+                None => self.arbiter.need(now, vm.need, sizes),
+            }
         }
         loop {
             let decisions = self.arbiter.advance(now, &self.vms);
@@ -164,12 +213,12 @@ impl Alone {
         self.arbiter.changed(now, wanted.provider);
     }
 
-    fn seconds(&mut self, seconds: u64) {
+    pub(super) fn seconds(&mut self, seconds: u64) {
         (0..seconds).for_each(|_| self.second());
     }
 
     /// Lets a VM swap for so many seconds.
-    fn swaps(&mut self, id: u32, seconds: u64) {
+    pub(super) fn swaps(&mut self, id: u32, seconds: u64) {
         for _ in 0..seconds {
             self.vm(id).need.used_swap_bytes += 100 * MIB;
             self.second();

@@ -47,7 +47,12 @@ impl StatsReader {
             return Ok(said(None));
         };
         let age = self.age(stats, now);
-        Ok(said(Some((stats, age))))
+        // Sizes and statistics matter more than what was read.
+        let disk_read_bytes = monitor.disk_read_bytes().unwrap_or_default();
+        Ok(GuestMemory {
+            disk_read_bytes,
+            ..said(Some((stats, age)))
+        })
     }
 
     /// Time since these statistics came. QEMU's clock, and the guest's, may be wrong or jump: ours says how long they have
@@ -98,6 +103,7 @@ fn said(seen: Option<(GuestStats, Duration)>) -> GuestMemory {
         swapped_in_bytes: stats.swapped_in_bytes,
         swapped_out_bytes: stats.swapped_out_bytes,
         waited_ns: None,
+        disk_read_bytes: None,
     }
 }
 

@@ -6,6 +6,7 @@
 mod balloon_stats;
 mod command_line;
 mod discovery;
+mod disks;
 mod link;
 mod machine;
 mod monitor;

@@ -25,6 +25,7 @@ fn trade() -> Trade {
 
 fn faults(major_faults: u64) -> TradeWindow {
     TradeWindow {
+        least_bytes: 0,
         major_faults,
         unused_slow_bytes: 0,
         waiting_hot_bytes: 0,
@@ -33,6 +34,7 @@ fn faults(major_faults: u64) -> TradeWindow {
 
 fn waiting(unused_slow_bytes: u64, waiting_hot_bytes: u64) -> TradeWindow {
     TradeWindow {
+        least_bytes: 0,
         major_faults: 0,
         unused_slow_bytes,
         waiting_hot_bytes,
@@ -179,6 +181,7 @@ proptest! {
         for ((major_faults, unused, waiting), room, done) in windows {
             let room = sizes(room.0, room.1);
             let seen = TradeWindow {
+                least_bytes: 0,
                 major_faults,
                 unused_slow_bytes: unused,
                 waiting_hot_bytes: waiting,

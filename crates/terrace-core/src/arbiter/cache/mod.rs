@@ -1,0 +1,182 @@
+//! Page cache of a live guest: given in small steps to VMs that swap, while the guest does not miss it.
+//!
+//! Linux calls little memory free: what programs do not use holds files. How much of that is missed no statistic tells
+//! before it is gone. So a guest gives a little, is watched for as long as other changes are judged, and gets it back at
+//! once if it reads more. Reads are counted by the hypervisor; a guest whose reads nobody counts gives no cache. One that
+//! reads anyhow gives none either: each step would add a little, and none would be to blame.
+
+use terrace_proto::{GuestMemory, PAGE_SIZE, Tick};
+
+use super::percent;
+use crate::config::ArbiterConfig;
+
+/// Steps that what a guest could drop has to hold: the balloon takes no program's memory then.
+const STEPS_THERE: u64 = 4;
+/// Part of a step that a guest may read again while it is watched, and while it has to be quiet before: an eighth.
+const QUIET_PART: u64 = 8;
+/// Doublings of the pause after steps that were missed.
+const MOST_DOUBLINGS: u32 = 4;
+/// Samples that are kept at most: of more than two minutes, one in two seconds.
+const MOST_SAMPLES: usize = 64;
+
+/// The bytes that a guest had brought in from its disks by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    at: Tick,
+    read: u64,
+}
+
+/// A step that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    begun: Sample,
+    /// The VM's size before, bytes.
+    from: u64,
+    /// The bytes that it may read until it is judged.
+    may_read: u64,
+}
+
+/// A step that a guest misses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// The VM's size before the step, bytes.
+    pub from: u64,
+    /// The bytes that it read since.
+    pub read: u64,
+    /// Until when no cache is taken, and the VM is held at that size.
+    pub until: Tick,
+}
+
+/// The page cache of one guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cache {
+    /// The last samples, oldest first: of as long as a change is judged, and one before.
+    samples: Vec<Sample>,
+    /// Bytes that the guest could drop.
+    droppable: u64,
+    step: Option<Step>,
+    /// The last step that was missed, while nothing is taken for it.
+    rests: Option<Missed>,
+    /// Steps that were missed.
+    missed: u32,
+}
+
+impl Cache {
+    /// Takes in a guest's statistics. Returns a step that it misses.
+    pub fn see(&mut self, now: Tick, seen: &GuestMemory, config: &ArbiterConfig) -> Option<Missed> {
+        let (Some(disk), Some(faults)) = (seen.disk_read_bytes, seen.major_faults) else {
+            self.forget();
+            return None;
+        };
+        let read = disk.saturating_add(faults.saturating_mul(PAGE_SIZE));
+        let available = seen.available_bytes.unwrap_or(0);
+        let beside_free = available.saturating_sub(seen.free_bytes.unwrap_or(0));
+        self.droppable = seen.cache_bytes.unwrap_or(0).min(beside_free);
+        // A guest that started anew.
+        if self.samples.last().is_some_and(|last| read < last.read) {
+            self.forget();
+        }
+        self.rests = self.rests.filter(|missed| missed.until > now);
+        self.push(Sample { at: now, read }, config);
+        self.judge(now, read, config)
+    }
+
+    /// Forgets what was counted: it is not known any more.
+    pub fn forget(&mut self) {
+        self.samples.clear();
+        self.droppable = 0;
+        self.step = None;
+    }
+
+    fn push(&mut self, sample: Sample, config: &ArbiterConfig) {
+        self.samples.push(sample);
+        let review = ArbiterConfig::ns(config.review_ms);
+        let is_past = |of: &Sample| sample.at.0.saturating_sub(of.at.0) >= review;
+        // The oldest one that is kept is as old as that.
+        while self.samples.get(1).is_some_and(is_past) || self.samples.len() > MOST_SAMPLES {
+            self.samples.remove(0);
+        }
+    }
+
+    fn judge(&mut self, now: Tick, read: u64, config: &ArbiterConfig) -> Option<Missed> {
+        let step = self.step?;
+        let since = read.saturating_sub(step.begun.read);
+        let review = ArbiterConfig::ns(config.review_ms);
+        if since <= step.may_read {
+            if now.0.saturating_sub(step.begun.at.0) >= review {
+                self.step = None;
+            }
+            return None;
+        }
+        self.step = None;
+        let pause = review.saturating_mul(config.retry_factor.into());
+        let pause = pause.saturating_mul(1 << self.missed.min(MOST_DOUBLINGS));
+        self.missed = self.missed.saturating_add(1);
+        let until = Tick(now.0.saturating_add(pause));
+        self.rests = Some(Missed {
+            from: step.from,
+            read: since,
+            until,
+        });
+        self.rests
+    }
+
+    /// The bytes that may be taken now of a guest of this size, beyond what it calls free.
+    #[must_use]
+    pub fn gives(&self, now: Tick, size: u64, config: &ArbiterConfig) -> u64 {
+        let step = Self::step_bytes(size, config);
+        let rests = self.rests.is_some_and(|missed| missed.until > now);
+        let is_there = self.droppable >= step.saturating_mul(STEPS_THERE);
+        let is_quiet = self
+            .quiet_read(config)
+            .is_some_and(|read| read <= step / QUIET_PART);
+        match self.step.is_none() && !rests && is_there && is_quiet {
+            true => step,
+            false => 0,
+        }
+    }
+
+    /// Notes that a VM of this size gives some of its cache now.
+    pub fn give(&mut self, size: u64, config: &ArbiterConfig) {
+        let (Some(begun), Some(read)) = (self.samples.last(), self.quiet_read(config)) else {
+            return;
+        };
+        let again = Self::step_bytes(size, config) / QUIET_PART;
+        self.step = Some(Step {
+            begun: *begun,
+            from: size,
+            may_read: read.saturating_add(again),
+        });
+    }
+
+    /// The size to which a VM that misses its cache is to come back, bytes.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        self.rests.map(|missed| missed.from)
+    }
+
+    /// Bytes that the guest could drop, by its own count.
+    #[must_use]
+    pub fn droppable(&self) -> u64 {
+        self.droppable
+    }
+
+    fn step_bytes(size: u64, config: &ArbiterConfig) -> u64 {
+        match config.cache_percent {
+            0 => 0,
+            // A smaller change is none.
+            some => percent(size, some.max(config.dead_band_percent)),
+        }
+    }
+
+    /// What was read in the time in which a change is judged; `None` before so much has passed.
+    fn quiet_read(&self, config: &ArbiterConfig) -> Option<u64> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        let passed = last.at.0.saturating_sub(first.at.0);
+        let is_whole = passed >= ArbiterConfig::ns(config.review_ms);
+        is_whole.then(|| last.read.saturating_sub(first.read))
+    }
+}
+
+#[cfg(test)]
+mod tests;
