@@ -37,15 +37,10 @@ fn suites() -> impl Iterator<Item = Suite> {
         is_long: true,
         ..Suite::of(tests)
     });
-    let balance = Suite {
-        is_long: true,
-        ..Suite::of(stock::LONG_TESTS)
-    };
     [flex, Suite::of(stock::TESTS)]
         .into_iter()
         .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
         .chain(long)
-        .chain([balance])
 }
 
 /// The tests whose names contain `only`; those that take minutes only if `long` is set.

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -34,8 +34,15 @@ pub const CEILING_MIB: u64 = 256;
 /// The least that each is left, MiB.
 pub const FLOOR_MIB: u64 = 192;
 
+/// Time after which what was taken is judged, ms: a test does not wait for half a minute.
+pub const REVIEW_MS: u64 = 10_000;
+
 /// Size of a guest's swap device, MiB.
 const SWAP_MIB: u64 = 512;
+/// Size of the device with a guest's files, MiB.
+pub const FILES_MIB: u64 = 176;
+/// That device, as the guest names it.
+pub const FILES: &str = "vdb";
 
 const FOLDER: &str = "balanced-daemon";
 
@@ -55,6 +62,7 @@ pub struct Balanced {
 impl Balanced {
     /// Boots both guests and starts the daemon beside them.
     pub fn start() -> Result<Self> {
+        host::install_missing()?;
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -71,7 +79,7 @@ impl Balanced {
              [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n\
              [[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n\
              [balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
-             settle_ms = 4000\nboot_ms = 0"
+             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}"
         ))?;
         Ok(Self { busy, idle, daemon })
     }
@@ -86,6 +94,23 @@ impl Balanced {
     /// The resizable memory of a guest by `terrace show --json`.
     pub fn provisioning(&self, vm: &str) -> Result<Value> {
         Ok(self.daemon.show_json(vm)?["provisioning"].take())
+    }
+
+    /// Orders that the arbiter gave to both so far.
+    pub fn orders(&self) -> Result<u64> {
+        let of = |vm| Ok(self.provisioning(vm)?["orders"]["by_arbiter"].as_u64());
+        let both: Result<[Option<u64>; 2]> = of(BUSY).and_then(|busy| Ok([busy, of(IDLE)?]));
+        Ok(both?.into_iter().flatten().sum())
+    }
+
+    /// Watches both for this long.
+    pub fn watch(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.expect_bounds()?;
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        Ok(())
     }
 
     /// Waits until something is so.
@@ -160,10 +185,12 @@ fn options(name: &str, folder: &Path) -> Result<Vec<String>> {
          -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control} -device virtio-balloon-pci,deflate-on-oom=on \
-         -drive file={swap},if=none,id=swap,format=raw,cache=unsafe -device virtio-blk-pci,drive=swap",
+         -drive file={swap},if=none,id=swap,format=raw,cache=unsafe -device virtio-blk-pci,drive=swap \
+         -drive file={files},if=none,id=files,format=raw,cache=unsafe -device virtio-blk-pci,drive=files",
         monitor = format_args!("../{FOLDER}/{MONITORS}/{name}"),
         control = port::CONTROL,
         swap = swap(name, folder)?.display(),
+        files = files(name, folder)?.display(),
     );
     let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let image = kernel.image().display().to_string();
@@ -184,6 +211,13 @@ fn swap(name: &str, folder: &Path) -> Result<PathBuf> {
     File::create(&path)?.set_len(SWAP_MIB * MIB)?;
     let done = host::output(host::program("sbin/mkswap")?.arg(&path));
     done.with_context(|| format!("mkswap {}", path.display()))?;
+    Ok(path)
+}
+
+/// A file for what a guest reads.
+fn files(name: &str, folder: &Path) -> Result<PathBuf> {
+    let path = folder.join(format!("{name}.files"));
+    File::create(&path)?.set_len(FILES_MIB * MIB)?;
     Ok(path)
 }
 

@@ -1,53 +1,49 @@
 //! Memory that moves between real guests: by stock balloons, with stock drivers.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 
+use crate::control::lab::Lab;
 use crate::guests::balanced::{
-    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, IDLE, MARK, program, vmstat,
+    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, IDLE, MARK, RAM_MIB, REVIEW_MS,
+    program, vmstat,
 };
 use crate::guests::tiered;
 
 /// Major faults between two looks that are noise: of programs that start, and of the shell.
 const FEW_FAULTS: u64 = 100;
+/// Memory of a program that does not fit into what a guest has at first, MiB, all of it in use.
+const LOAD_MIB: usize = 330;
+/// Time in which constant load moves nothing.
+const CONSTANT: Duration = Duration::from_secs(300);
+/// Time for which both are short.
+const SHORT: Duration = Duration::from_secs(60);
+/// Time for which page cache is watched.
+const CACHE: Duration = Duration::from_secs(60);
+/// Bytes of a sector, as the kernel counts reads.
+const SECTOR: u64 = 512;
 
-/// A guest that swaps beside one that idles.
+/// A guest that swaps beside one that idles; the same the other way round; both.
 pub fn moves() -> Result<()> {
     let mut guests = Balanced::start()?;
-    let own = program("own", 64, 16);
+    let (own, load) = (program("own", 64, 16), program("load", LOAD_MIB, LOAD_MIB));
     guests.idle.start_hot_set(&own)?;
-    guests.until("both are within what there is", |guests| {
-        let is_little = guests
-            .size_mib(BUSY)?
-            .is_some_and(|size| size <= CEILING_MIB);
-        Ok(is_little && sum(guests)?.is_some_and(|sum| sum <= CAPACITY_MIB))
-    })?;
+    within_capacity(&mut guests)?;
     println!("at first: {}", sizes(&guests)?);
+    let passes = passes(&mut guests.idle)?;
     let out = vmstat(&mut guests.busy, "pswpout")?;
-    let load = program("load", 330, 330);
     guests.busy.start_hot_set(&load)?;
     guests.until("the busy guest swaps", |guests| {
         Ok(vmstat(&mut guests.busy, "pswpout")? > out)
     })?;
     println!("it swaps: {}", sizes(&guests)?);
-    guests.daemon.set("memory_ceiling=512MiB")?;
-    let mut was = vmstat(&mut guests.busy, "pgmajfault")?;
-    let mut calm = 0;
-    guests.until("the busy guest has what it needs", |guests| {
-        let now = vmstat(&mut guests.busy, "pgmajfault")?;
-        let swapped = vmstat(&mut guests.busy, "pswpout")? > out;
-        // Once it has swapped, and three looks in a row found hardly a fault.
-        calm = if swapped && now - was < FEW_FAULTS {
-            calm + 1
-        } else {
-            0
-        };
-        was = now;
-        Ok(calm >= 3)
-    })?;
-    println!("at last: {}", sizes(&guests)?);
-    let busy = guests.size_mib(BUSY)?.unwrap_or_default();
-    ensure!(busy > CAPACITY_MIB / 2, "the busy guest has {busy} MiB");
-    ensure!(sum(&guests)?.is_some_and(|sum| sum <= CAPACITY_MIB));
+    guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
+    relieved(&mut guests, BUSY)?;
+    println!(
+        "the idle guest had {passes} passes a second before, {} now",
+        self::passes(&mut guests.idle)?
+    );
     guests.busy.expect_native_intact(&load.name)?;
     guests.idle.expect_native_intact(&own.name)?;
     let events = guests.daemon.events()?;
@@ -55,8 +51,146 @@ pub fn moves() -> Result<()> {
         events.contains("it swaps") && events.contains("arbiter"),
         "no reason: {events}"
     );
+    constant_load_moves_nothing(&mut guests)?;
+    guests.busy.end_workload(&load.name)?;
+    guests.idle.start_hot_set(&load)?;
+    relieved(&mut guests, IDLE)?;
+    guests.busy.start_hot_set(&load)?;
+    guests.watch(SHORT)?;
+    println!("both are short: {}", sizes(&guests)?);
+    for guest in [&mut guests.busy, &mut guests.idle] {
+        guest.expect_native_intact(&load.name)?;
+        tiered::expect_a_quiet_kernel(guest, MARK)?;
+    }
+    guests.idle.expect_native_intact(&own.name)
+}
+
+/// The page cache of an idle guest beside one that swaps: all of it in use, then not.
+pub fn page_cache() -> Result<()> {
+    let mut guests = Balanced::start()?;
+    within_capacity(&mut guests)?;
+    // It reads all of its files every other second: they stay in its page cache.
+    let reader = format!(
+        "echo 'while :; do cat /dev/{FILES} >/dev/null; sleep 2; done' >/tmp/reader; \
+         setsid sh /tmp/reader </dev/null >/dev/null 2>&1 & echo $! >/tmp/reader.pid"
+    );
+    guests.idle.check(&reader)?;
+    let all = FILES_MIB * tiered::MIB;
+    guests.until("its files are in its page cache", |guests| {
+        Ok(files_read(&mut guests.idle)? >= all)
+    })?;
+    let before = files_read(&mut guests.idle)?;
+    let load = program("load", 420, 420);
+    guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
+    guests.busy.start_hot_set(&load)?;
+    guests.watch(CACHE)?;
+    let read = (files_read(&mut guests.idle)? - before) / tiered::MIB;
+    println!(
+        "files in use: {read} MiB of {FILES_MIB} read again in {} s; {}",
+        CACHE.as_secs(),
+        sizes(&guests)?
+    );
+    // Each try costs it a few passes, and there are at most two.
+    ensure!(
+        read <= 8 * FILES_MIB,
+        "its page cache was taken: {read} MiB"
+    );
+    let had = guests.size_mib(IDLE)?.unwrap_or_default();
+    guests.idle.check("kill $(cat /tmp/reader.pid)")?;
+    guests.until("files that nobody reads go to the other guest", |guests| {
+        Ok(guests.size_mib(IDLE)?.is_some_and(|has| has + 16 <= had))
+    })?;
+    println!("files that nobody reads: {}", sizes(&guests)?);
+    guests.busy.expect_native_intact(&load.name)?;
     tiered::expect_a_quiet_kernel(&mut guests.busy, MARK)?;
     tiered::expect_a_quiet_kernel(&mut guests.idle, MARK)
+}
+
+fn within_capacity(guests: &mut Balanced) -> Result<()> {
+    guests.until("both are within what there is", |guests| {
+        let is_little = guests
+            .size_mib(BUSY)?
+            .is_some_and(|size| size <= CEILING_MIB);
+        Ok(is_little && sum(guests)?.is_some_and(|sum| sum <= CAPACITY_MIB))
+    })
+}
+
+/// Waits until a guest that swaps has what it needs.
+fn relieved(guests: &mut Balanced, vm: &str) -> Result<()> {
+    let begin = Instant::now();
+    let had = guests.size_mib(vm)?.unwrap_or_default();
+    let mut first = None;
+    let mut was = faults(guests, vm)?;
+    let mut calm = 0;
+    guests.until("the guest that swaps has what it needs", |guests| {
+        let has = guests.size_mib(vm)?.unwrap_or_default();
+        if has > had && first.is_none() {
+            first = Some(begin.elapsed().as_secs_f64());
+        }
+        let now = faults(guests, vm)?;
+        // Three looks in a row found hardly a fault.
+        calm = if now - was < FEW_FAULTS && has > CAPACITY_MIB / 2 {
+            calm + 1
+        } else {
+            0
+        };
+        was = now;
+        Ok(calm >= 3)
+    })?;
+    println!(
+        "relieved: first after {:.1} s, in all after {:.1} s: {}",
+        first.unwrap_or_default(),
+        begin.elapsed().as_secs_f64(),
+        sizes(guests)?
+    );
+    ensure!(sum(guests)?.is_some_and(|sum| sum <= CAPACITY_MIB));
+    Ok(())
+}
+
+/// Once sizes have settled, nothing is ordered for minutes.
+fn constant_load_moves_nothing(guests: &mut Balanced) -> Result<()> {
+    let mut last = (guests.orders()?, Instant::now());
+    let settled = Duration::from_millis(3 * REVIEW_MS);
+    guests.until("sizes have settled", |guests| {
+        let orders = guests.orders()?;
+        if orders != last.0 {
+            last = (orders, Instant::now());
+        }
+        Ok(last.1.elapsed() >= settled)
+    })?;
+    guests.watch(CONSTANT)?;
+    let orders = guests.orders()? - last.0;
+    println!(
+        "{orders} orders in {} s of constant load",
+        CONSTANT.as_secs()
+    );
+    ensure!(orders == 0, "{}", guests.daemon.events()?);
+    Ok(())
+}
+
+fn faults(guests: &mut Balanced, vm: &str) -> Result<u64> {
+    let guest = if vm == BUSY {
+        &mut guests.busy
+    } else {
+        &mut guests.idle
+    };
+    vmstat(guest, "pgmajfault")
+}
+
+/// Passes of the idle guest's program in a second.
+fn passes(guest: &mut Lab) -> Result<u64> {
+    let passes =
+        |guest: &mut Lab| Ok::<_, anyhow::Error>(guest.ask("own", "stats")?["passes"].as_u64());
+    let (begin, before) = (Instant::now(), passes(guest)?.unwrap_or_default());
+    std::thread::sleep(Duration::from_secs(5));
+    let more = passes(guest)?.unwrap_or_default() - before;
+    Ok(more * 1000 / u64::try_from(begin.elapsed().as_millis())?)
+}
+
+/// Bytes that a guest has read from the device with its files.
+fn files_read(guest: &mut Lab) -> Result<u64> {
+    let sectors = guest.check(&format!("awk '{{print $3}}' /sys/block/{FILES}/stat"))?;
+    Ok(sectors.trim().parse::<u64>()? * SECTOR)
 }
 
 fn sum(guests: &Balanced) -> Result<Option<u64>> {

@@ -20,10 +20,12 @@ pub const TESTS: &[Test] = &[
         "ram_plugged_into_a_running_guest_is_scanned_and_released",
         dimm::plugged_and_unplugged,
     ),
+    Test::on_guest(
+        "a_guest_that_swaps_gets_memory_of_one_that_idles",
+        balance::moves,
+    ),
+    Test::on_guest(
+        "page_cache_goes_to_one_that_swaps_and_back_if_missed",
+        balance::page_cache,
+    ),
 ];
-
-/// Tests that take minutes.
-pub const LONG_TESTS: &[Test] = &[Test::on_guest(
-    "a_guest_that_swaps_gets_memory_of_one_that_idles",
-    balance::moves,
-)];
