@@ -5,8 +5,36 @@ use serde::{Deserialize, Serialize};
 use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
     BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
-    ProvisioningStatus, Resident,
+    ProvisioningStatus, Resident, SizeChange,
 };
+
+/// `GET /v1/plan`: the sizes that the sharing of memory between VMs would order now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizePlan {
+    /// The VMs that would change size.
+    pub changes: Vec<PlannedSize>,
+    /// The other VMs with resizable memory.
+    pub unchanged: Vec<Unchanged>,
+}
+
+/// A VM that would change size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedSize {
+    /// Name of the VM.
+    pub vm: String,
+    /// Its change.
+    #[serde(flatten)]
+    pub change: SizeChange,
+}
+
+/// A VM that would keep its size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchanged {
+    /// Name of the VM.
+    pub vm: String,
+    /// The reason why it is left alone, or why its guest's need is not known; `null`: it has what it is to have.
+    pub left_alone: Option<String>,
+}
 
 /// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,15 +47,31 @@ impl Lab {
 
     /// Starts a process with a hot set and waits until it touches it.
     pub fn start_hot_set(&mut self, spec: &HotSet) -> Result<()> {
+        self.begin_hot_set(spec)?;
+        self.wait_for_workload(&spec.name)
+    }
+
+    /// Starts a process with a hot set.
+    pub fn begin_hot_set(&mut self, spec: &HotSet) -> Result<()> {
         let json = serde_json::to_string(spec)?;
-        self.start_workload(&spec.name, &format!("lab-native hotset '{json}'"))
+        self.begin_workload(&spec.name, &format!("lab-native hotset '{json}'"))
     }
 
     /// Starts a workload that answers by this name.
     pub fn start_workload(&mut self, name: &str, command: &str) -> Result<()> {
+        self.begin_workload(name, command)?;
+        self.wait_for_workload(name)
+    }
+
+    fn begin_workload(&mut self, name: &str, command: &str) -> Result<()> {
         self.check(&format!(
             "setsid {command} </dev/null >/run/lab/{name}.log 2>&1 &"
         ))?;
+        Ok(())
+    }
+
+    /// Waits until a workload works.
+    pub fn wait_for_workload(&mut self, name: &str) -> Result<()> {
         self.wait_until(&format!("{name} works"), START, |lab| {
             let asked = lab.run(&format!("lab-native ask {name} stats"), START)?;
             if asked.exit != 0 {

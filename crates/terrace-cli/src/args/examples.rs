@@ -42,7 +42,10 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
     (&["pause"], &["terrace pause web1", "terrace pause"]),
     (&["resume"], &["terrace resume web1", "terrace resume"]),
     (&["round"], &["terrace round web1"]),
-    (&["plan"], &["terrace plan web1 --dry-run"]),
+    (
+        &["plan"],
+        &["terrace plan web1 --dry-run", "terrace plan --dry-run"],
+    ),
     (
         &["demo"],
         &["terrace demo", "terrace demo --once --policy first-touch"],

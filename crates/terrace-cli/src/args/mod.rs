@@ -128,11 +128,12 @@ pub enum Command {
         json: bool,
     },
     /// Print what the next round of a VM would move and why, and move nothing. Takes as long as a round
-    /// (windows x window_ms, about 5 s by default); its observations are kept.
+    /// (windows x window_ms, about 5 s by default); its observations are kept. Without a VM: the sizes of VMs that balancing
+    /// would order now, and why the others keep theirs; it answers at once.
     Plan {
-        /// The VM's name.
-        vm: String,
-        /// Move nothing. Required: only the daemon's own rounds move pages.
+        /// The VM's name; none: the sizes of all VMs.
+        vm: Option<String>,
+        /// Move and order nothing. Required: only the daemon itself moves pages and orders sizes.
         #[arg(long, required = true)]
         dry_run: bool,
         /// Print JSON.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use terrace_api::client::{Client, segment};
+use terrace_api::provision::SizeChange;
 use terrace_api::types::{Limit, PageExplanation, Reason, Round, Status, Tier, Vm, VmDetail};
 use terrace_core::MoveRefusal;
 
@@ -55,6 +56,8 @@ struct Explanation<'a> {
     /// Counts, threshold and refusals of the last round that ran to its end.
     last_round: Option<&'a Round>,
     reasons: &'a [Reason],
+    /// The last changes of its memory by balancing, oldest first.
+    changes: &'a [SizeChange],
 }
 
 async fn explain_vm(client: &Client, name: &str, json: bool) -> Result<()> {
@@ -67,6 +70,10 @@ async fn explain_vm(client: &Client, name: &str, json: bool) -> Result<()> {
         tiers: &status.tiers,
         last_round: newest_first.find(|round| round.abandoned.is_none()),
         reasons: &detail.reasons,
+        changes: detail
+            .provisioning
+            .as_ref()
+            .map_or(&[], |provisioning| &provisioning.changes),
     };
     if json {
         return print_json(&explanation);
@@ -101,7 +108,28 @@ fn text(e: &Explanation<'_>, unit_bytes: u64) -> String {
     for reason in e.reasons {
         out += &format!("  {:>8.1} s  {}\n", reason.at_s, reason.text);
     }
+    if !e.changes.is_empty() {
+        out += "  its memory in all, by balancing:\n";
+    }
+    for change in e.changes {
+        out += &changed(change);
+    }
     out
+}
+
+fn changed(change: &SizeChange) -> String {
+    format!(
+        "  {:>6.0} s ago  {} -> {}{}: {}\n",
+        change.ago_s.unwrap_or(0.0),
+        render::bytes(change.from_bytes),
+        render::bytes(change.to_bytes),
+        if change.is_ordered {
+            ""
+        } else {
+            " (not ordered)"
+        },
+        change.why
+    )
 }
 
 fn ranked(round: &Round, unit_bytes: u64) -> String {

@@ -17,6 +17,7 @@ mod replay;
 mod resize;
 mod show;
 pub mod sim;
+mod size_plan;
 mod top;
 pub mod trace;
 mod vms;
@@ -43,7 +44,10 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
             show::run(&client, &vm, json, map, svg.as_deref()).await?;
         }
         Command::Top(args) => top::run(&client, socket, args).await?,
-        Command::Plan { vm, json, .. } => plan::run(&client, &vm, json).await?,
+        Command::Plan { vm, json, .. } => match vm {
+            Some(vm) => plan::run(&client, &vm, json).await?,
+            None => size_plan::run(&client, json).await?,
+        },
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings, json } => set(&client, &vm, settings, json).await?,

@@ -14,7 +14,7 @@ use crate::provision::Sizes;
 const STEP_PERCENT: u8 = 1;
 
 /// A shortage of the host's own memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Shortage {
     /// When the host's memory was last read, and what was read.
     seen: Option<(Tick, HostMemory)>,
@@ -108,6 +108,15 @@ impl Arbiter {
     pub(super) fn give_to_host(&mut self, now: Tick, known: &dyn Known) -> Vec<Decision> {
         self.schedule.decide(now);
         self.look(now, known);
+        let gifts = self.for_host(now);
+        gifts
+            .into_iter()
+            .filter_map(|(step, why)| self.order(now, &step, why))
+            .collect()
+    }
+
+    /// Steps by which VMs give to a host that lacks memory what they do not use.
+    pub(super) fn for_host(&mut self, now: Tick) -> Vec<(Step, String)> {
         let coming = self.members.values().map(on_its_way_down);
         let coming = coming.fold(0, u64::saturating_add);
         let lacks = self.shortage.lacks(now).saturating_sub(coming);
@@ -129,11 +138,7 @@ impl Arbiter {
             (step, why)
         });
         // What cannot be carried out is not waited for, in a shortage neither.
-        let gifts: Vec<(Step, String)> = gifts.chain(self.gave_less(now)).collect();
-        gifts
-            .into_iter()
-            .filter_map(|(step, why)| self.order(now, &step, why))
-            .collect()
+        gifts.chain(self.gave_less(now)).collect()
     }
 
     /// Sizes without so much of what VMs do not use, the most idle first, and how much is lacking then.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrace_proto::{MemoryNeed, MemoryRights, MemoryTiers, ResizeId, SpeedRights, Tick, TierId};
 
 use super::cache::Cache;
+use super::changes::Change;
 use super::guest::Guest;
 use super::peaks::Peaks;
 use super::percent;
@@ -120,7 +121,7 @@ pub struct Asked {
 }
 
 /// The last while of a guest.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Past {
     /// Seconds that it swapped, less those since in which it did not.
     swapped_s: u8,
@@ -128,6 +129,8 @@ pub struct Past {
     pub peaks: Peaks,
     /// The counts of the last seconds, oldest first.
     counts: Vec<Count>,
+    /// Its last changes, oldest first.
+    pub(super) changes: Vec<Change>,
     /// The rate of its faults before it shrank last.
     pub before_shrink: Option<Rate>,
     /// The state at the last decision; `None` if it took part in none.
@@ -159,7 +162,7 @@ pub struct Facts {
 }
 
 /// A VM that takes part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Member {
     /// The bounds of its memory, and its weight.
     pub rights: MemoryRights,

@@ -9,6 +9,7 @@
 //! ([`crate::engine`]).
 
 mod cache;
+mod changes;
 mod decide;
 mod fair;
 mod guest;
@@ -72,7 +73,7 @@ pub struct Decision {
 }
 
 /// The value that shares memory between VMs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Arbiter {
     config: ArbiterConfig,
     members: BTreeMap<ProviderId, Member>,
@@ -277,7 +278,7 @@ impl Arbiter {
         if self.calls_back() && self.schedule.take_call(now) {
             return self.decide(now, Takes::Lent, known, decisions);
         }
-        Ok(self.relieve(now))
+        Ok(self.relieve(now, known))
     }
 
     /// Asks for the demand of all that take part. Returns whether anything changed since the last decision.
@@ -396,7 +397,7 @@ impl Arbiter {
     }
 
     /// Gives what is free to those that swap, at once.
-    fn relieve(&self, now: Tick) -> Vec<(Step, String)> {
+    fn relieve(&self, now: Tick, known: &dyn Known) -> Vec<(Step, String)> {
         let wants: Targets = self
             .members
             .iter()
@@ -417,10 +418,10 @@ impl Arbiter {
         let said = steps.into_iter().map(|step| {
             let member = self.members.get(&step.provider);
             let why = member.map_or_else(String::new, |member| text::lacks(member, &self.config));
-            (
-                step,
-                format!("{why}; what is free, with the reserve, is for those that swap"),
-            )
+            let source = self.source(now, &step, known);
+            let why =
+                format!("{why}; what is free, with the reserve, is for those that swap{source}");
+            (step, why)
         });
         said.collect()
     }
@@ -463,6 +464,7 @@ impl Arbiter {
         let said = steps.into_iter().filter_map(|step| {
             let member = self.members.get(&step.provider)?;
             let why = text::step(&step, member, &names, &self.config);
+            let why = why + &self.source(now, &step, known);
             Some((step, why))
         });
         let stalled = self.stalled(now).into_iter();
@@ -572,7 +574,7 @@ impl Arbiter {
     /// The order for a step; a sentence alone, once, if nothing is ordered.
     fn order(&mut self, now: Tick, step: &Step, why: String) -> Option<Decision> {
         if self.config.observe {
-            return self.propose(step, &why);
+            return self.propose(now, step, &why);
         }
         self.requests += 1;
         let id = ResizeId(ARBITERS | self.requests);
@@ -583,6 +585,7 @@ impl Arbiter {
                 member.past.before_shrink = Some(member.rate());
                 member.give(member.size().saturating_sub(sum(&step.to)));
             }
+            member.note(now, step, &why, true);
             for (tier, turned) in (0..step.to.len()).zip(&mut member.turned) {
                 *turned = step.direction(tier).map(|way| (now, way)).or(*turned);
             }
@@ -600,7 +603,7 @@ impl Arbiter {
     }
 
     /// Says what would be ordered, if that is news.
-    fn propose(&mut self, step: &Step, why: &str) -> Option<Decision> {
+    fn propose(&mut self, now: Tick, step: &Step, why: &str) -> Option<Decision> {
         let member = self.members.get_mut(&step.provider)?;
         let (new, had) = (sum(&step.to), sum(&step.from));
         let said = member.facts.proposed.replace(step.to.clone());
@@ -608,7 +611,11 @@ impl Arbiter {
             let little = percent(had, self.config.dead_band_percent.max(1));
             sum(&said).abs_diff(new) > little
         });
-        is_news.then(|| Decision {
+        if !is_news {
+            return None;
+        }
+        member.note(now, step, why, false);
+        Some(Decision {
             provider: step.provider,
             wanted: None,
             why: text::proposed(had, new, why),

@@ -11,7 +11,7 @@ use crate::config::ArbiterConfig;
 const CALL_EVERY: u64 = 1_000_000_000;
 
 /// When sizes are decided next, and when they were last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Schedule {
     /// When it is looked next; `None`: nothing was heard since.
     due: Option<Tick>,

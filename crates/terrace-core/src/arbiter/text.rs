@@ -58,6 +58,24 @@ pub(super) fn step(
     format!("{has}; {change}")
 }
 
+/// Whose memory a VM gets, and the lost time that it is expected to save, ns a second.
+pub(super) fn source(gave: &[(String, u64)], gain_ns: u64) -> String {
+    let each = gave.iter().take(NAMES);
+    let each = each.map(|(name, bytes)| format!("{name} gave {}", size_text(*bytes)));
+    let mut out = match gave {
+        [] => String::new(),
+        _ => format!("; {} lately", each.collect::<Vec<_>>().join(", ")),
+    };
+    // Less is not worth a word.
+    if gain_ns >= 1_000_000 {
+        out += &format!(
+            "; estimated gain: {} ms of each second",
+            gain_ns / 1_000_000
+        );
+    }
+    out
+}
+
 /// Page cache that a guest misses.
 pub(super) fn missed(now: Tick, missed: &Missed) -> String {
     format!(

@@ -32,7 +32,7 @@ const SPARE_PERCENT: u8 = 5;
 const MOST_IDLE_STEPS: usize = 6;
 
 /// The trades of all VMs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Trades {
     each: BTreeMap<ProviderId, Trading>,
     /// VMs with an order of which something was heard since.
@@ -40,7 +40,7 @@ pub(super) struct Trades {
 }
 
 /// The trades of one VM.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Trading {
     trade: Trade,
     /// When the window began.

@@ -12,7 +12,7 @@ use crate::config::ArbiterConfig;
 pub(super) const NOISE_NS: u64 = 1_000_000;
 
 /// Memory that was taken from some VMs because others lacked it, or from one for the reserve.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Trial {
     at: Tick,
     /// Who gave, and the size before.
@@ -24,7 +24,7 @@ struct Trial {
 }
 
 /// The trials under way.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Trials(Vec<Trial>);
 
 /// A trial that did harm.

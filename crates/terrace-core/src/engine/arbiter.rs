@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::provision::{Origin, ProvisioningStatus};
+use terrace_proto::provision::{Origin, ProvisioningStatus, SizeChange};
 use terrace_proto::{Command, Event, ProviderId, Tick, VmId};
 
 use super::Engine;
@@ -98,7 +98,25 @@ impl Engine {
     pub fn provisioning(&self, id: ProviderId, now: Tick) -> Option<ProvisioningStatus> {
         let mut view = self.provision.view(id, now)?;
         view.balance = self.arbiter.view(id, now);
+        view.changes = self.arbiter.changes(id, now);
         Some(view)
+    }
+
+    /// The changes of VMs' memory that would be ordered if all were decided now; nothing is ordered.
+    #[must_use]
+    pub fn size_plan(&self, now: Tick) -> Vec<(String, SizeChange)> {
+        let others = self.others(now);
+        let plan = self.arbiter.plan(now, &others).into_iter();
+        plan.map(|(id, change)| (others.name(id), change)).collect()
+    }
+
+    fn others(&self, now: Tick) -> Others<'_> {
+        Others {
+            provision: &self.provision,
+            vms: &self.vms,
+            now,
+            scale: self.shared.config.arbiter.scale,
+        }
     }
 
     /// The shortage of the host's own memory in words; `None`: it has enough.

@@ -6,7 +6,7 @@ mod status;
 
 pub use status::{
     BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
-    ProvisioningStatus, Resident,
+    ProvisioningStatus, Resident, SizeChange,
 };
 
 use std::marker::PhantomData;

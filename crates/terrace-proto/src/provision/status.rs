@@ -66,6 +66,24 @@ pub struct ProvisioningStatus {
     pub tiers: Vec<ProvisionedTier>,
     /// The VM's part in the sharing of memory between VMs; `null` if it has none.
     pub balance: Option<BalanceStatus>,
+    /// The last changes of its memory by that, oldest first: at most 16.
+    pub changes: Vec<SizeChange>,
+}
+
+/// A change of a VM's memory by the sharing of memory between VMs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SizeChange {
+    /// Seconds since then; `null`: it would be ordered now.
+    pub ago_s: Option<f64>,
+    /// The VM's memory before, all tiers together, bytes.
+    pub from_bytes: u64,
+    /// Its memory as ordered, bytes.
+    pub to_bytes: u64,
+    /// The reason, in a sentence.
+    pub why: String,
+    /// Whether it was ordered; `false`: only said.
+    pub is_ordered: bool,
 }
 
 /// The part of a VM in the sharing of memory between VMs.

@@ -13,6 +13,7 @@ mod metrics;
 mod resize;
 mod routes;
 mod serve;
+mod size_plan;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use terrace_proto::{Command, Gpa};
 use super::asker::{Answer, Asker, Body};
 use super::failure::Failure;
 use super::snapshot::{About, Snapshot};
-use super::{metrics, resize};
+use super::{metrics, resize, size_plan};
 use crate::served::Served;
 
 /// The router with all routes.
@@ -32,6 +32,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/vms/{name}/plan", post(plan))
         .route("/v1/vms/{name}/set", post(set))
         .route("/v1/vms/{name}/resize", post(resize_vm))
+        .route("/v1/plan", get(sizes))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/doctor", get(doctor))
@@ -111,6 +112,10 @@ async fn round(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
 
 async fn plan(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
     said(&asker.ask(move |d| d.plan(&name)).await?)
+}
+
+async fn sizes(State(asker): State<Asker>) -> Answer {
+    said(&asker.ask(|d| Ok(size_plan::size_plan(d))).await?)
 }
 
 /// Hands a command about one VM, or all, to the engine.

@@ -32,14 +32,10 @@ pub fn moves() -> Result<()> {
     within_capacity(&mut guests)?;
     println!("at first: {}", sizes(&guests)?);
     let passes = passes(&mut guests.idle)?;
-    let out = vmstat(&mut guests.busy, "pswpout")?;
-    guests.busy.start_hot_set(&load)?;
-    guests.until("the busy guest swaps", |guests| {
-        Ok(vmstat(&mut guests.busy, "pswpout")? > out)
-    })?;
-    println!("it swaps: {}", sizes(&guests)?);
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
+    guests.busy.begin_hot_set(&load)?;
     relieved(&mut guests, BUSY)?;
+    guests.busy.wait_for_workload(&load.name)?;
     println!(
         "the idle guest had {passes} passes a second before, {} now",
         self::passes(&mut guests.idle)?
@@ -53,10 +49,12 @@ pub fn moves() -> Result<()> {
     );
     constant_load_moves_nothing(&mut guests)?;
     guests.busy.end_workload(&load.name)?;
-    guests.idle.start_hot_set(&load)?;
+    guests.idle.begin_hot_set(&load)?;
     relieved(&mut guests, IDLE)?;
-    guests.busy.start_hot_set(&load)?;
+    guests.idle.wait_for_workload(&load.name)?;
+    guests.busy.begin_hot_set(&load)?;
     guests.watch(SHORT)?;
+    guests.busy.wait_for_workload(&load.name)?;
     println!("both are short: {}", sizes(&guests)?);
     for guest in [&mut guests.busy, &mut guests.idle] {
         guest.expect_native_intact(&load.name)?;
@@ -82,7 +80,7 @@ pub fn page_cache() -> Result<()> {
     let before = files_read(&mut guests.idle)?;
     let load = program("load", 420, 420);
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
-    guests.busy.start_hot_set(&load)?;
+    guests.busy.begin_hot_set(&load)?;
     guests.watch(CACHE)?;
     let read = (files_read(&mut guests.idle)? - before) / tiered::MIB;
     println!(
@@ -101,6 +99,7 @@ pub fn page_cache() -> Result<()> {
         Ok(guests.size_mib(IDLE)?.is_some_and(|has| has + 16 <= had))
     })?;
     println!("files that nobody reads: {}", sizes(&guests)?);
+    guests.busy.wait_for_workload(&load.name)?;
     guests.busy.expect_native_intact(&load.name)?;
     tiered::expect_a_quiet_kernel(&mut guests.busy, MARK)?;
     tiered::expect_a_quiet_kernel(&mut guests.idle, MARK)
@@ -120,20 +119,19 @@ fn relieved(guests: &mut Balanced, vm: &str) -> Result<()> {
     let begin = Instant::now();
     let had = guests.size_mib(vm)?.unwrap_or_default();
     let mut first = None;
-    let mut was = faults(guests, vm)?;
+    let out = count(guests, vm, "pswpout")?;
+    let mut was = count(guests, vm, "pgmajfault")?;
     let mut calm = 0;
     guests.until("the guest that swaps has what it needs", |guests| {
         let has = guests.size_mib(vm)?.unwrap_or_default();
         if has > had && first.is_none() {
             first = Some(begin.elapsed().as_secs_f64());
         }
-        let now = faults(guests, vm)?;
-        // Three looks in a row found hardly a fault.
-        calm = if now - was < FEW_FAULTS && has > CAPACITY_MIB / 2 {
-            calm + 1
-        } else {
-            0
-        };
+        let now = count(guests, vm, "pgmajfault")?;
+        let swapped = count(guests, vm, "pswpout")? > out;
+        // Once it has swapped, and three looks in a row found hardly a fault.
+        let is_calm = swapped && now - was < FEW_FAULTS && has > CAPACITY_MIB / 2;
+        calm = if is_calm { calm + 1 } else { 0 };
         was = now;
         Ok(calm >= 3)
     })?;
@@ -168,13 +166,14 @@ fn constant_load_moves_nothing(guests: &mut Balanced) -> Result<()> {
     Ok(())
 }
 
-fn faults(guests: &mut Balanced, vm: &str) -> Result<u64> {
+/// A number of one guest's `/proc/vmstat`.
+fn count(guests: &mut Balanced, vm: &str, name: &str) -> Result<u64> {
     let guest = if vm == BUSY {
         &mut guests.busy
     } else {
         &mut guests.idle
     };
-    vmstat(guest, "pgmajfault")
+    vmstat(guest, name)
 }
 
 /// Passes of the idle guest's program in a second.
