@@ -18,6 +18,12 @@ pub fn host_memory(root: &HostRoot) -> Option<HostMemory> {
     })
 }
 
+/// Swap of the host, bytes; `None` if the kernel does not say.
+#[must_use]
+pub fn host_swap_bytes(root: &HostRoot) -> Option<u64> {
+    meminfo_bytes(&root.read("proc/meminfo").ok()?, "SwapTotal:")
+}
+
 /// A line of /proc/meminfo, bytes.
 pub(crate) fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;

@@ -82,7 +82,7 @@ mod tests {
         let text = text(&plan);
         for part in [
             "1 VM would change size now. Nothing was ordered.",
-            "web1  4.0 GiB  3.0 GiB  its guest calls 2 GiB free",
+            "web1  4 GiB  3 GiB  its guest calls 2 GiB free",
             "  batch1: it has what it is to have",
             "  db1: it has no memory_floor",
         ] {

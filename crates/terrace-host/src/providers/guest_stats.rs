@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use terrace_proto::{GuestMemory, ProviderId};
 
-use crate::qemu::{GuestStats, Monitor, QemuError};
+use crate::qemu::{BalloonSetup, GuestStats, Monitor, QemuError};
 
 /// Time between two requests of QEMU for statistics, if nobody else had QEMU ask for them, s.
 const INTERVAL_S: u64 = 2;
@@ -14,6 +14,8 @@ const INTERVAL_S: u64 = 2;
 pub struct StatsReader {
     /// The balloon in QEMU's object tree; `None` until it was found.
     path: Option<String>,
+    /// The settings of that balloon.
+    setup: Option<BalloonSetup>,
     /// The balloon about which this reader had QEMU ask.
     set: Option<String>,
     /// The last statistics, and when they were first seen so.
@@ -28,10 +30,14 @@ impl StatsReader {
     pub fn read(&mut self, monitor: &mut Monitor, now: Instant) -> Result<GuestMemory, QemuError> {
         if self.path.is_none() {
             self.path = monitor.balloon_path()?;
+            self.setup = None;
         }
         let Some(path) = self.path.clone() else {
             return Ok(said(None));
         };
+        if self.setup.is_none() {
+            self.setup = Some(monitor.balloon_setup(&path)?);
+        }
         // Each time: a client of before may have switched it off when it left.
         let interval = monitor.stats_interval(&path)?;
         if interval == Some(0) {
@@ -79,6 +85,12 @@ impl StatsReader {
             monitor.set_stats_interval(&path, 0)?;
         }
         Ok(())
+    }
+
+    /// The settings of the balloon, if one was found.
+    #[must_use]
+    pub fn setup(&self) -> Option<BalloonSetup> {
+        self.setup
     }
 
     /// Whether it has QEMU ask the guest, so that this is to be put back.

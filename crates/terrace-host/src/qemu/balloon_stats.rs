@@ -37,6 +37,15 @@ pub struct GuestStats {
     pub swapped_out_bytes: Option<u64>,
 }
 
+/// The settings of a balloon with which the VM was started; `None`: this QEMU does not know the setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalloonSetup {
+    /// The guest may take memory back before it kills a program for want of it.
+    pub deflates_on_oom: Option<bool>,
+    /// The guest reports its free pages, and QEMU gives them back to the host.
+    pub reports_free_pages: Option<bool>,
+}
+
 impl GuestStats {
     /// The statistics of QEMU's answer. A value of another form than expected is one that was not reported.
     #[must_use]
@@ -112,6 +121,18 @@ impl Monitor {
         let answer = self.property(balloon, "guest-stats")?;
         let stats = answer.map(|answer| GuestStats::of(&answer));
         Ok(stats.filter(|stats| stats.last_update > 0))
+    }
+
+    /// The settings of a balloon.
+    pub fn balloon_setup(&mut self, balloon: &str) -> Result<BalloonSetup, QemuError> {
+        let mut flag = |name| {
+            let answer = self.property(balloon, name)?;
+            Ok(answer.and_then(|answer| answer.as_bool()))
+        };
+        Ok(BalloonSetup {
+            deflates_on_oom: flag("deflate-on-oom")?,
+            reports_free_pages: flag("free-page-reporting")?,
+        })
     }
 
     /// Time between two requests of QEMU for statistics, s; 0: QEMU does not ask. `None` if there is no such property.

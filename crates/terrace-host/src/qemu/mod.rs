@@ -17,7 +17,7 @@ mod stream;
 mod unasked;
 pub mod who;
 
-pub use balloon_stats::GuestStats;
+pub use balloon_stats::{BalloonSetup, GuestStats};
 pub(crate) use command_line::{encryption, has_uuid};
 pub(crate) use discovery::hypervisors;
 pub use discovery::{Candidate, Discovery, DiscoveryConfig, Hypervisor, discover};

@@ -158,6 +158,14 @@ impl Daemon {
         self.provisioning.view(vm, engine, now)
     }
 
+    /// Whether a VM is to take part in the sharing of memory.
+    pub fn is_balanced(&self, vm: VmKey) -> bool {
+        let is_off = self.config.engine.arbiter.rule == Rule::Off;
+        let named = self.vms.get(vm).map(|entry| self.config.vm(&entry.name));
+        let takes_part = named.and_then(Result::ok);
+        !is_off && takes_part.is_some_and(|config| config.balance.takes_part())
+    }
+
     /// Findings about the host's resizable memory, for `doctor`.
     pub fn provisioning_host_findings(&self) -> Vec<Finding> {
         if self.provisioning.is_empty() {
@@ -167,6 +175,10 @@ impl Daemon {
         let shortage = provisioning::shortage_finding(engine, self.session.now());
         let mut findings = provisioning::host_findings(engine, &self.host.node_memory(engine));
         findings.extend(shortage);
+        let mut vms = self.vms.iter();
+        if vms.any(|(vm, _)| self.is_balanced(vm)) {
+            findings.extend(provisioning::swap_finding(self.host.root()));
+        }
         findings
     }
 }

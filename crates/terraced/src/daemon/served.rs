@@ -73,7 +73,14 @@ impl Served for Daemon {
 
     fn provisioning_findings(&self, vm: VmKey) -> Vec<Finding> {
         let view = self.provisioning_view(vm);
-        view.map_or_else(Vec::new, |view| findings::findings(&view))
+        let mut found = view.as_ref().map_or_else(Vec::new, findings::findings);
+        if self.is_balanced(vm) {
+            found.extend(findings::balance(
+                view.as_ref(),
+                self.provisioning.balloon(vm),
+            ));
+        }
+        found
     }
 
     fn resize(

@@ -2,8 +2,9 @@
 
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
+use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{OrderOutcome, ProviderReport};
-use terrace_proto::{Event, VmId};
+use terrace_proto::{Event, ProviderId, VmId};
 
 use super::found::{Discovered, DiscoveryScan};
 use crate::registry::{TrackingNews, VmKey};
@@ -31,6 +32,8 @@ pub enum Input {
     MoveFindings(VmId, Vec<Finding>),
     /// News of a VM's provider, which resizes it.
     Provider(ProviderNews),
+    /// The settings of a VM's balloon.
+    Balloon(ProviderId, BalloonSetup),
     /// A question of the API.
     Ask(Question),
     /// The end of the loop.

@@ -1,7 +1,8 @@
 //! The findings of `doctor` about a VM's resizable memory.
 
-use terrace_api::provision::ProvisioningStatus;
+use terrace_api::provision::{BalanceStatus, ProvisioningStatus};
 use terrace_host::Finding;
+use terrace_host::qemu::BalloonSetup;
 
 use super::provider::size;
 
@@ -57,6 +58,75 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     findings
 }
 
+/// The findings about a VM that is to be balanced.
+pub fn balance(
+    provisioning: Option<&ProvisioningStatus>,
+    balloon: Option<BalloonSetup>,
+) -> Vec<Finding> {
+    let Some(provisioning) = provisioning else {
+        return vec![Finding::missing(
+            "balance",
+            "it has a memory_floor, but neither a balloon nor virtio-mem or HyperFlex: its memory is not balanced",
+            "start QEMU with -device virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on",
+        )];
+    };
+    let Some(balance) = provisioning.balance.as_ref() else {
+        return Vec::new();
+    };
+    let mut findings = vec![taking_part(balance)];
+    findings.extend(swapping(balance));
+    findings.extend(balloon.into_iter().flat_map(settings));
+    findings
+}
+
+/// Whether the VM takes part now.
+fn taking_part(balance: &BalanceStatus) -> Finding {
+    match (&balance.left_alone, &balance.statistics_missing) {
+        (Some(why), _) => Finding::degraded(
+            "balance",
+            format!("its memory is left as it is: {why}"),
+            "nothing, if that is to be so; docs/balancing.md says what ends it",
+        ),
+        (None, Some(why)) => Finding::degraded(
+            "balance",
+            format!("its guest's need is not known: {why}"),
+            "load virtio_balloon in the guest; a VM with virtio-mem needs a balloon too, for its statistics",
+        ),
+        (None, None) => Finding::ok("balance", format!("takes part (mode {})", balance.mode)),
+    }
+}
+
+/// A guest without swap shows that it lacks memory only once it kills programs.
+fn swapping(balance: &BalanceStatus) -> Option<Finding> {
+    let is_known = balance.used_swap_bytes? > 0 || balance.is_swapping;
+    (!is_known).then(|| {
+        Finding::ok(
+            "balance-swap",
+            "has not swapped so far: give it a swap device if it has none, as its want of memory is seen by that",
+        )
+    })
+}
+
+/// Settings of a balloon that balancing would rather have.
+fn settings(balloon: BalloonSetup) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if balloon.deflates_on_oom == Some(false) {
+        findings.push(Finding::degraded(
+            "balance-oom",
+            "its balloon keeps what it took when its guest is out of memory: a program may be killed",
+            "start QEMU with deflate-on-oom=on on its balloon",
+        ));
+    }
+    if balloon.reports_free_pages == Some(false) {
+        findings.push(Finding::degraded(
+            "balance-reporting",
+            "its guest does not report free pages: what it frees and keeps stays with QEMU",
+            "start QEMU with free-page-reporting=on on its balloon",
+        ));
+    }
+    findings
+}
+
 /// The finding about another process that has the VM's RAM.
 fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
     if let Some(who) = &provisioning.held_by {
@@ -109,4 +179,62 @@ fn verification(provisioning: &ProvisioningStatus) -> Option<Finding> {
             Finding::ok("provisioning-verified", text)
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(findings: &[Finding]) -> Vec<&str> {
+        findings.iter().map(|found| found.name.as_ref()).collect()
+    }
+
+    fn balanced() -> ProvisioningStatus {
+        ProvisioningStatus {
+            balance: Some(BalanceStatus {
+                used_swap_bytes: Some(4096),
+                ..BalanceStatus::default()
+            }),
+            ..ProvisioningStatus::default()
+        }
+    }
+
+    #[test]
+    fn what_balancing_lacks_is_named() {
+        assert_eq!(names(&balance(None, None)), ["balance"]);
+        let good = BalloonSetup {
+            deflates_on_oom: Some(true),
+            reports_free_pages: Some(true),
+        };
+        assert_eq!(names(&balance(Some(&balanced()), Some(good))), ["balance"]);
+        let old = BalloonSetup::default();
+        assert_eq!(names(&balance(Some(&balanced()), Some(old))), ["balance"]);
+        let bare = BalloonSetup {
+            deflates_on_oom: Some(false),
+            reports_free_pages: Some(false),
+        };
+        let mut view = balanced();
+        view.balance.as_mut().unwrap().used_swap_bytes = Some(0);
+        assert_eq!(
+            names(&balance(Some(&view), Some(bare))),
+            [
+                "balance",
+                "balance-swap",
+                "balance-oom",
+                "balance-reporting"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_vm_that_is_not_balanced_says_why() {
+        let text = |view: &ProvisioningStatus| balance(Some(view), None)[0].found.clone();
+        assert!(text(&balanced()).contains("takes part"));
+        let mut view = balanced();
+        let balance = view.balance.as_mut().unwrap();
+        balance.statistics_missing = Some("its statistics are 40 s old".into());
+        assert!(text(&view).contains("40 s old"));
+        view.balance.as_mut().unwrap().left_alone = Some("it migrates".into());
+        assert!(text(&view).contains("it migrates"));
+    }
 }

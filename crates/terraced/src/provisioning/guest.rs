@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use terrace_host::providers::StatsReader;
-use terrace_host::qemu::{Monitor, QemuError};
+use terrace_host::qemu::{BalloonSetup, Monitor, QemuError};
 use terrace_host::{HostRoot, process_memory};
 use terrace_proto::{Event, GuestMemory, MemoryStanding, ProviderId};
 
@@ -16,6 +16,8 @@ use super::qemu::Door;
 pub struct Readings {
     /// The statistics; `None` if the provider reports them itself.
     pub memory: Option<GuestMemory>,
+    /// The settings of the VM's balloon, if it has one.
+    pub balloon: Option<BalloonSetup>,
     /// Whether the VM is stopped, if that is known.
     pub is_paused: Option<bool>,
     /// Whether the VM migrates, if that is known.
@@ -83,6 +85,7 @@ impl GuestReader {
         let memory = self.stats.read(monitor, Instant::now());
         Ok(Readings {
             memory: memory.ok(),
+            balloon: self.stats.setup(),
             is_paused: Some(!status.running),
             is_migrating: Some(migration.is_some()),
         })

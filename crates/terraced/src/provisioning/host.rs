@@ -1,6 +1,7 @@
 //! The host's memory behind VMs that change size.
 
 use terrace_core::Engine;
+use terrace_host::host_memory::host_swap_bytes;
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, node_memory};
 use terrace_proto::Tick;
@@ -33,6 +34,19 @@ pub fn shortage_finding(engine: &Engine, now: Tick) -> Option<Finding> {
     let advice = "end something on this host, or move a VM away; host_reserve_percent and host_waits_percent under \
                   [balance] are the bounds";
     Some(Finding::degraded("balance", found, advice))
+}
+
+/// The finding about a host that swaps: what its VMs lack shows late.
+pub fn swap_finding(root: &HostRoot) -> Option<Finding> {
+    let bytes = host_swap_bytes(root).filter(|bytes| *bytes > 0)?;
+    Some(Finding::degraded(
+        "balance-host-swap",
+        format!(
+            "the host has {} of swap: it may swap out guests' memory, which no guest sees and no figure here tells",
+            super::provider::size(bytes)
+        ),
+        "switch it off (swapoff), or keep QEMUs out of it (memory.swap.max=0 of their cgroup)",
+    ))
 }
 
 /// The findings of `doctor` about the host's memory behind these VMs.

@@ -27,6 +27,7 @@ use terrace_config::VmConfig;
 use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
+use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{
     NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery, ProviderSpec, SizeOrder,
     SizesAnswer, SizesWanted,
@@ -38,7 +39,7 @@ use terrace_sys::ProcessId;
 use tokio::sync::oneshot;
 
 pub use finder::finder;
-pub use host::{host_findings, host_memory, shortage_finding};
+pub use host::{host_findings, host_memory, shortage_finding, swap_finding};
 pub use provider::three_ways;
 use provider::{Finder, VmContext};
 
@@ -75,6 +76,8 @@ struct ProvisionedVm {
     last_reason: u64,
     /// Orders that may be taken back.
     tickets: BTreeMap<OrderId, Ticket>,
+    /// The settings of its balloon, if it has one.
+    balloon: Option<BalloonSetup>,
     /// The VM's rights in the sharing of memory, as the engine knows them.
     rights: Option<MemoryRights>,
 }
@@ -196,6 +199,7 @@ impl Provisioning {
             process,
             last_reason: 0,
             tickets: BTreeMap::new(),
+            balloon: None,
             // An operator's settings outlive the VM's process.
             rights,
         };
@@ -255,6 +259,18 @@ impl Provisioning {
     /// The rights of a VM.
     pub fn rights(&self, vm: VmKey) -> Option<MemoryRights> {
         self.provisioned.get(&vm)?.rights
+    }
+
+    /// Takes in the settings of a VM's balloon.
+    pub fn balloon_seen(&mut self, provider: ProviderId, setup: BalloonSetup) {
+        if let Some(provisioned) = self.of(provider) {
+            provisioned.balloon = Some(setup);
+        }
+    }
+
+    /// The settings of a VM's balloon, if they were read.
+    pub fn balloon(&self, vm: VmKey) -> Option<BalloonSetup> {
+        self.provisioned.get(&vm)?.balloon
     }
 
     /// Ends the reconcilers of VMs that are gone, and returns the events for the engine.

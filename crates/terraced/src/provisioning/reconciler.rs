@@ -394,6 +394,11 @@ impl Body {
         let balance = self.context.config.balance;
         let readings = self.sought.provider.as_mut().and_then(|p| p.guest());
         let readings = readings.unwrap_or_default();
+        if let Some(setup) = readings.balloon {
+            // Whether anybody receives it, the events after it tell.
+            let input = Input::Balloon(self.questions.id, setup);
+            let _ = self.questions.inbox.send(input);
+        }
         let (root, pid) = (&self.context.root, self.context.pid);
         let events = readings.events(self.questions.id, balance.takes_part(), root, pid);
         events

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::provision::{BalanceStatus, ProvisioningStatus, Resize};
+use terrace_api::provision::{BalanceStatus, ProvisioningStatus, Resize, SizeChange, SizePlan};
 use terrace_api::types::{Done, EventLine, Setting, VmDetail};
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::qemu::who::HypervisorConfig;
@@ -245,6 +245,11 @@ fn a_guest_that_swaps_gets_memory_of_one_that_idles() {
     drop((a, b));
     assert!(host.said("a", "it swaps"));
     assert!(host.said("b", "calls"));
+    let changes = host.provisioning("a").unwrap().changes;
+    let why = |change: &SizeChange| {
+        change.is_ordered && change.why.contains("b gave") && change.why.contains("estimated gain")
+    };
+    assert!(changes.iter().any(why), "{changes:?}");
     let order = host.provisioning("a").and_then(|seen| seen.order);
     assert_eq!(order.map(|order| order.origin).as_deref(), Some("arbiter"));
     let figures = crate::played::figures(&host.0.folder.path().join("terraced.sock"));
@@ -273,6 +278,13 @@ fn sizes_are_said_and_not_ordered_by_default() {
     host.until_said("b", "a have use for more");
     assert!(host.said("b", "it would be resized from 512 MiB to"));
     assert_eq!(host.until("a", |a| a.is_swapping).mode, "observe");
+    let plan: SizePlan = host.0.get("/v1/plan").unwrap();
+    let of = |vm: &str| plan.changes.iter().find(|planned| planned.vm == vm);
+    let change = &of("b").unwrap_or_else(|| panic!("{plan:?}")).change;
+    assert!(change.to_bytes < RAM * MIB && change.why.contains("a have use for more"));
+    assert!(plan.unchanged.iter().any(|vm| vm.vm == "a") || of("a").is_some());
+    let changes = host.provisioning("b").unwrap().changes;
+    assert!(!changes.is_empty() && changes.iter().all(|change| !change.is_ordered));
     assert!(a.inside().orders.is_empty() && b.inside().orders.is_empty());
     let status = host.until("b", |b| b.free_bytes.is_some());
     assert_eq!(status.free_bytes, Some(412 * MIB));
