@@ -8,7 +8,11 @@ use std::thread;
 /// The line that QEMU sends first.
 pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
-/// Serves connections until the test ends, one at a time as QEMU does: each line is answered by `answer`.
+/// An answer that closes the connection instead.
+pub const CLOSE: &str = "close";
+
+/// Serves connections until the test ends, one at a time as QEMU does: each line is answered by `answer`; `None`: not at
+/// all.
 pub fn serve(socket: &Path, answer: impl FnMut(&str) -> Option<String> + Send + 'static) {
     let listener = UnixListener::bind(socket).unwrap();
     let mut answer = answer;
@@ -26,8 +30,10 @@ fn converse(
 ) -> std::io::Result<()> {
     writeln!(stream, "{GREETING}")?;
     for line in BufReader::new(stream.try_clone()?).lines() {
-        if let Some(answer) = answer(&line?) {
-            writeln!(stream, "{answer}")?;
+        match answer(&line?) {
+            Some(answer) if answer == CLOSE => break,
+            Some(answer) => writeln!(stream, "{answer}")?,
+            None => {}
         }
     }
     Ok(())

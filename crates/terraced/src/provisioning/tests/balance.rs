@@ -9,6 +9,7 @@ use terrace_api::provision::{BalanceStatus, ProvisioningStatus, Resize, SizeChan
 use terrace_api::types::{Done, EventLine, Setting, VmDetail};
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::qemu::who::HypervisorConfig;
+use terrace_testkit::monitor::{self, CLOSE};
 
 use super::super::Provisioning;
 use super::super::finder;
@@ -17,36 +18,47 @@ use crate::messages::State;
 use crate::played::{Served, serve_resizable};
 
 /// RAM of each VM, MiB.
-const RAM: u64 = 512;
+pub const RAM: u64 = 512;
 
 /// A VM with a balloon, whose guest uses so much memory, and swaps what does not fit.
 #[derive(Clone)]
-struct Vm(Arc<Mutex<Inside>>);
+pub struct Vm(Arc<Mutex<Inside>>);
 
-struct Inside {
+pub struct Inside {
     /// The size that the balloon leaves, bytes.
-    size: u64,
+    pub size: u64,
     /// Least size that the guest gives, bytes.
-    gives_to: u64,
+    pub gives_to: u64,
     /// Memory that it uses, bytes.
-    used: u64,
+    pub used: u64,
     /// Memory swapped out so far, bytes.
-    swapped: u64,
+    pub swapped: u64,
     /// Reports of the driver so far; `None`: it has none.
-    reports: Option<u64>,
+    pub reports: Option<u64>,
     /// Whether the driver reports anew when it is asked.
-    is_stale: bool,
+    pub is_stale: bool,
     /// A value that it says is free in place of the true one.
-    lie: Option<Value>,
-    interval: u64,
-    status: &'static str,
-    migration: Option<&'static str>,
-    orders: Vec<u64>,
+    pub lie: Option<Value>,
+    pub interval: u64,
+    pub status: &'static str,
+    pub migration: Option<&'static str>,
+    /// What becomes of each command; `None`: it is answered.
+    pub trouble: Option<Trouble>,
+    pub orders: Vec<u64>,
+}
+
+/// What becomes of a command instead of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It is never answered.
+    Hangs,
+    /// The monitor takes an order, and closes the connection in place of the answer.
+    ClosesOnOrder,
 }
 
 impl Vm {
     /// Sizes in MiB.
-    fn new(size: u64, used: u64) -> Self {
+    pub fn new(size: u64, used: u64) -> Self {
         Self(Arc::new(Mutex::new(Inside {
             size: size * MIB,
             gives_to: 0,
@@ -58,19 +70,29 @@ impl Vm {
             interval: 0,
             status: "running",
             migration: None,
+            trouble: None,
             orders: Vec::new(),
         })))
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    pub fn inside(&self) -> MutexGuard<'_, Inside> {
         self.0.lock().unwrap()
     }
 
-    fn play(&self, socket: &Path) {
+    pub fn play(&self, socket: &Path) {
         let vm = self.clone();
-        terrace_testkit::monitor::serve(socket, move |line| {
+        monitor::serve(socket, move |line| {
             let request: Value = serde_json::from_str(line).ok()?;
-            Some(vm.inside().answer(&request).to_string())
+            let mut inside = vm.inside();
+            if inside.trouble == Some(Trouble::Hangs) {
+                return None;
+            }
+            let answer = inside.answer(&request).to_string();
+            let is_order = request["execute"] == "balloon";
+            match inside.trouble {
+                Some(Trouble::ClosesOnOrder) if is_order => Some(CLOSE.into()),
+                _ => Some(answer),
+            }
         });
     }
 }
@@ -128,12 +150,12 @@ impl Inside {
 }
 
 /// A daemon that found these VMs: `a`, `b`, and so on.
-struct Host(Served);
+pub struct Host(pub Served);
 
-const ON: &str = "[balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 200\nsettle_ms = 0\nboot_ms = 0\nvalley_ms = 0\n";
-const FLOORS: &str = "[vm.a]\nmemory_floor = \"64MiB\"\n[vm.b]\nmemory_floor = \"64MiB\"\n";
+pub const ON: &str = "[balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 200\nsettle_ms = 0\nboot_ms = 0\nvalley_ms = 0\n";
+pub const FLOORS: &str = "[vm.a]\nmemory_floor = \"64MiB\"\n[vm.b]\nmemory_floor = \"64MiB\"\n";
 
-fn host(vms: &[&Vm], config: &str) -> Host {
+pub fn host(vms: &[&Vm], config: &str) -> Host {
     let pace = ProvisionConfig {
         under_way_ms: 20,
         idle_ms: 50,
@@ -169,28 +191,28 @@ fn host(vms: &[&Vm], config: &str) -> Host {
 
 impl Host {
     /// Lets so many MiB of the host's 8 GiB be available.
-    fn available(&self, mib: u64) {
+    pub fn available(&self, mib: u64) {
         let text = format!("MemTotal: 8388608 kB\nMemAvailable: {} kB\n", mib << 10);
         crate::played::put(self.0.folder.path(), "proc/meminfo", &text);
     }
 
-    fn provisioning(&self, vm: &str) -> Option<ProvisioningStatus> {
+    pub fn provisioning(&self, vm: &str) -> Option<ProvisioningStatus> {
         let detail: VmDetail = self.0.get(&format!("/v1/vms/{vm}")).ok()?;
         detail.provisioning
     }
 
-    fn balance(&self, vm: &str) -> Option<BalanceStatus> {
+    pub fn balance(&self, vm: &str) -> Option<BalanceStatus> {
         self.provisioning(vm)?.balance
     }
 
-    fn until(&self, vm: &str, so: impl Fn(&BalanceStatus) -> bool) -> BalanceStatus {
+    pub fn until(&self, vm: &str, so: impl Fn(&BalanceStatus) -> bool) -> BalanceStatus {
         until(
             || self.balance(vm).filter(&so),
             || format!("{:?}", self.provisioning(vm)),
         )
     }
 
-    fn said(&self, vm: &str, text: &str) -> bool {
+    pub fn said(&self, vm: &str, text: &str) -> bool {
         let events: Vec<EventLine> = self.0.get("/v1/events?after=0").unwrap();
         let of = |event: &&EventLine| event.vm.as_deref() == Some(vm);
         events
@@ -199,7 +221,7 @@ impl Host {
             .any(|event| event.text.contains(text))
     }
 
-    fn until_said(&self, vm: &str, text: &str) {
+    pub fn until_said(&self, vm: &str, text: &str) {
         let events = || {
             let events: Vec<EventLine> = self.0.get("/v1/events?after=0").unwrap();
             format!("{text:?} in {events:?}")
@@ -207,7 +229,7 @@ impl Host {
         until(|| self.said(vm, text).then_some(()), events);
     }
 
-    fn set(&self, vm: &str, key: &str, value: &str) -> Result<Done, String> {
+    pub fn set(&self, vm: &str, key: &str, value: &str) -> Result<Done, String> {
         let setting = Setting {
             key: key.into(),
             value: value.into(),
@@ -216,7 +238,7 @@ impl Host {
     }
 }
 
-fn until<T>(so: impl Fn() -> Option<T>, or: impl Fn() -> String) -> T {
+pub fn until<T>(so: impl Fn() -> Option<T>, or: impl Fn() -> String) -> T {
     for _ in 0..6000 {
         if let Some(found) = so() {
             return found;

@@ -3,6 +3,7 @@
 
 mod admitted;
 mod balance;
+mod balance_faults;
 mod device;
 mod faults;
 mod qemu;
