@@ -7,6 +7,7 @@ use terrace_proto::{MemoryNeed, MemoryRights, MemoryTiers, ResizeId, SpeedRights
 use super::cache::Cache;
 use super::changes::Change;
 use super::guest::Guest;
+use super::hold::Hold;
 use super::peaks::Peaks;
 use super::percent;
 use super::standing::Standing;
@@ -80,15 +81,6 @@ pub struct Rate {
     pub faults: u64,
 }
 
-/// A size below which a VM is not brought for some time, because that did harm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// The size, bytes.
-    pub bytes: u64,
-    /// The time until which it holds.
-    pub until: Tick,
-}
-
 /// Memory that a VM came with: what it has less than that, others borrowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loan {
@@ -125,6 +117,8 @@ pub struct Asked {
 pub struct Past {
     /// Seconds that it swapped, less those since in which it did not.
     swapped_s: u8,
+    /// Seconds since it swapped last.
+    pub(super) calm_s: u8,
     /// The most memory that it used in the last while.
     pub peaks: Peaks,
     /// The counts of the last seconds, oldest first.
@@ -233,9 +227,10 @@ impl Member {
             self.past.counts.remove(0);
         }
         self.need = Some((now, need));
-        self.past.swapped_s = match self.is_swapping() {
-            true => self.past.swapped_s.saturating_add(1),
-            false => self.past.swapped_s.saturating_sub(1),
+        let past = (self.past.swapped_s, self.past.calm_s);
+        (self.past.swapped_s, self.past.calm_s) = match self.is_swapping() {
+            true => (past.0.saturating_add(1), 0),
+            false => (past.0.saturating_sub(1), past.1.saturating_add(1)),
         };
         true
     }
@@ -493,12 +488,6 @@ impl Member {
         self.is_swapping() && self.most() < near || self.misses_cache(brought)
     }
 
-    /// Whether it is to get back page cache that it misses.
-    fn misses_cache(&self, brought: u64) -> bool {
-        let missed = self.facts.cache.missed();
-        missed.is_some_and(|from| self.most() < from.min(brought))
-    }
-
     /// Whether it may have of the reserve: it swaps, and did not for long or did not have as much already beyond what it
     /// brought. One that swaps for ever would leave none for those that begin to. One that is held at more than it has gave it
     /// to the reserve, and gets that back.
@@ -511,29 +500,6 @@ impl Member {
             .map(|brought| brought.saturating_add(reserve));
         let swaps = self.is_swapping() && (is_new || most.is_none_or(|most| self.size() < most));
         swaps || self.size() < self.held(now)
-    }
-
-    /// Lets a VM that swaps with less than it brought keep for some time what it is to get back now.
-    pub fn keeps_what_it_calls_back(&mut self, now: Tick, config: &ArbiterConfig) {
-        let swaps = self.is_swapping() && self.calls_back(config);
-        let (Some(brought), true) = (self.all_brought(), swaps) else {
-            return;
-        };
-        if config.lend_again_ms == 0 {
-            return;
-        }
-        // Half of what it lent at a time: used swap grows only as fast as the device writes.
-        let lacks = self
-            .lacks(config)
-            .max(brought.saturating_sub(self.size()) / 2);
-        let wants = self.size().saturating_add(lacks).min(brought);
-        self.hold = Some(Hold {
-            bytes: wants.max(self.held(now)),
-            until: Tick(
-                now.0
-                    .saturating_add(ArbiterConfig::ns(config.lend_again_ms)),
-            ),
-        });
     }
 
     /// Whether it can be resized now. Of one whose guest says nothing only lent memory can be called back.
@@ -550,23 +516,6 @@ impl Member {
     #[must_use]
     pub fn floor(&self, now: Tick) -> u64 {
         self.own_floor().max(self.held(now))
-    }
-
-    /// The size at which it is held now, bytes.
-    fn held(&self, now: Tick) -> u64 {
-        let held = self.hold.filter(|hold| hold.until > now);
-        // What others lent is called back all the same: who complains of a loss keeps only its own.
-        held.map_or(0, |hold| hold.bytes.min(self.may_have()))
-    }
-
-    /// Holds it at this size until then, or at a larger one at which it is held. Returns whether that is news.
-    pub fn hold_at(&mut self, now: Tick, bytes: u64, until: Tick) -> bool {
-        let held = self.hold.filter(|hold| hold.until > now);
-        self.hold = Some(Hold {
-            bytes: bytes.max(held.map_or(0, |hold| hold.bytes)),
-            until,
-        });
-        held.is_none_or(|hold| hold.bytes < bytes)
     }
 
     /// The same without what holds for some time alone.

@@ -13,6 +13,7 @@ mod changes;
 mod decide;
 mod fair;
 mod guest;
+mod hold;
 mod host;
 mod kinds;
 mod live;

@@ -79,7 +79,7 @@ impl Balanced {
              [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n\
              [[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n\
              [balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
-             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}"
+             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nretry_factor = 3"
         ))?;
         Ok(Self { busy, idle, daemon })
     }
