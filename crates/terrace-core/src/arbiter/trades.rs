@@ -73,7 +73,7 @@ struct Pauses {
     purchase: Option<Tick>,
     /// Until when no sale leaves less memory than this: with less it had to buy.
     least: Option<(Tick, u64)>,
-    /// What was bought since demand changed.
+    /// Purchases since demand changed.
     purchases: Purchases,
 }
 

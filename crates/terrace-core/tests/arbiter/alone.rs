@@ -18,7 +18,7 @@ pub(super) struct Vm {
     need: MemoryNeed,
     demand: Option<KnownDemand>,
     stalls: bool,
-    /// What its guest holds files with, if it is a live one.
+    /// The files that its guest holds, if it is a live one.
     pub(super) files: Option<Files>,
 }
 

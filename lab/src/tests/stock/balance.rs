@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 
 use crate::control::lab::Lab;
 use crate::guests::balanced::{
-    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, IDLE, MARK, RAM_MIB, REVIEW_MS,
-    program, vmstat,
+    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, FLOOR_MIB, IDLE, MARK, RAM_MIB,
+    REVIEW_MS, program, vmstat,
 };
 use crate::guests::tiered;
 
@@ -54,8 +54,16 @@ pub fn moves() -> Result<()> {
     guests.idle.wait_for_workload(&load.name)?;
     guests.busy.begin_hot_set(&load)?;
     guests.watch(SHORT)?;
-    guests.busy.wait_for_workload(&load.name)?;
+    // The other one holds on to no more than it uses.
+    guests.until(
+        "one that swaps has what the other one does not use",
+        |guests| {
+            let has = guests.size_mib(BUSY)?;
+            Ok(has.is_some_and(|size| size >= FLOOR_MIB + 16))
+        },
+    )?;
     println!("both are short: {}", sizes(&guests)?);
+    guests.busy.wait_for_workload(&load.name)?;
     for guest in [&mut guests.busy, &mut guests.idle] {
         guest.expect_native_intact(&load.name)?;
         tiered::expect_a_quiet_kernel(guest, MARK)?;
@@ -80,7 +88,7 @@ pub fn page_cache() -> Result<()> {
     })?;
     println!("files in use: {}", sizes(&guests)?);
     let before = files_read(&mut guests.idle)?;
-    let load = program("load", 420, 420);
+    let load = program("load", 370, 370);
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
     guests.busy.begin_hot_set(&load)?;
     guests.watch(CACHE)?;

@@ -169,7 +169,7 @@ impl Cache {
         }
     }
 
-    /// What was read in the time in which a change is judged; `None` before so much has passed.
+    /// Bytes that were read in the time in which a change is judged; `None` before so much has passed.
     fn quiet_read(&self, config: &ArbiterConfig) -> Option<u64> {
         let (first, last) = (self.samples.first()?, self.samples.last()?);
         let passed = last.at.0.saturating_sub(first.at.0);

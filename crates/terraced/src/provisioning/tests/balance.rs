@@ -42,12 +42,12 @@ pub struct Inside {
     pub interval: u64,
     pub status: &'static str,
     pub migration: Option<&'static str>,
-    /// What becomes of each command; `None`: it is answered.
+    /// The fate of each command; `None`: it is answered.
     pub trouble: Option<Trouble>,
     pub orders: Vec<u64>,
 }
 
-/// What becomes of a command instead of an answer.
+/// The fate of a command instead of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// It is never answered.

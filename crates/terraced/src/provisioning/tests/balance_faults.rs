@@ -100,7 +100,7 @@ fn a_monitor_that_another_program_holds_is_waited_for() {
 
 /// The order was taken and its answer is lost: sizes tell.
 #[test]
-fn a_monitor_that_closes_in_the_middle_of_an_order_is_asked_again() {
+fn a_monitor_that_closes_in_mid_order_is_asked_again() {
     let (a, b) = pair();
     b.inside().trouble = Some(Trouble::ClosesOnOrder);
     let host = start(&a, &b, "");
@@ -148,7 +148,7 @@ fn a_vm_that_migrates_in_mid_way_is_resized_no_more() {
 }
 
 #[test]
-fn a_vm_that_starts_in_mid_way_is_left_alone_until_it_has_settled() {
+fn a_vm_that_starts_in_mid_way_is_left_alone_until_settled() {
     let (a, b) = pair();
     let host = host(
         &[&a, &b],
@@ -171,7 +171,7 @@ fn a_vm_that_dies_in_mid_way_leaves_the_other_what_it_has() {
     let (a, b) = pair();
     let host = start(&a, &b, "");
     until_more(&a, 256 * MIB, &host);
-    host.0.discovery_scan(&["a".into()]);
+    host.0.discovery_scan(&["a"]);
     until(
         || host.provisioning("b").is_none().then_some(()),
         || format!("{:?}", host.provisioning("b")),
