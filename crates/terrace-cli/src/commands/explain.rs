@@ -7,7 +7,7 @@ use terrace_api::provision::SizeChange;
 use terrace_api::types::{Limit, PageExplanation, Reason, Round, Status, Tier, Vm, VmDetail};
 use terrace_core::MoveRefusal;
 
-use super::print_json;
+use super::{print_json, provisioning};
 use crate::{output, render};
 
 pub async fn run(client: &Client, name: &str, page: Option<u64>, json: bool) -> Result<()> {
@@ -118,18 +118,8 @@ fn text(e: &Explanation<'_>, unit_bytes: u64) -> String {
 }
 
 fn changed(change: &SizeChange) -> String {
-    format!(
-        "  {:>6.0} s ago  {} -> {}{}: {}\n",
-        change.ago_s.unwrap_or(0.0),
-        render::bytes(change.from_bytes),
-        render::bytes(change.to_bytes),
-        if change.is_ordered {
-            ""
-        } else {
-            " (not ordered)"
-        },
-        change.why
-    )
+    let ago = change.ago_s.unwrap_or(0.0);
+    format!("  {ago:>6.0} s ago  {}\n", provisioning::change(change))
 }
 
 fn ranked(round: &Round, unit_bytes: u64) -> String {

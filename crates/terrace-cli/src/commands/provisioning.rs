@@ -2,6 +2,7 @@
 
 use terrace_api::provision::{
     BalanceStatus, GuestTier, OrderState, OrderView, ProvisionedTier, ProvisioningStatus,
+    SizeChange,
 };
 
 use crate::render;
@@ -111,6 +112,21 @@ fn balance_text(balance: &BalanceStatus) -> String {
         );
     }
     out
+}
+
+/// A change of a VM's memory by balancing, in a sentence.
+pub fn change(change: &SizeChange) -> String {
+    format!(
+        "{} -> {}{}: {}",
+        render::bytes(change.from_bytes),
+        render::bytes(change.to_bytes),
+        if change.is_ordered {
+            ""
+        } else {
+            " (not ordered)"
+        },
+        change.why
+    )
 }
 
 /// Other processes that have the VM's RAM, and the consequences.

@@ -312,16 +312,26 @@ fn details(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     lines.push(Line::default());
     let room = usize::from(inner.height).saturating_sub(lines.len());
     // Newest first: what does not fit is the oldest.
-    let reasons = detail.reasons.iter().rev().take(room);
-    lines.extend(reasons.map(|reason| {
-        let ago = (snapshot.status.uptime_s - reason.at_s).max(0.0);
-        Line::from(vec![
-            Span::from(format!("{:>6} ago  ", time(ago))).dark_gray(),
-            reason.text.clone().into(),
-        ])
+    let news = news(detail, snapshot.status.uptime_s)
+        .into_iter()
+        .take(room);
+    lines.extend(news.map(|(ago, text)| {
+        let ago = format!("{:>6} ago  ", time(ago));
+        Line::from(vec![Span::from(ago).dark_gray(), text.into()])
     }));
     let text = Paragraph::new(lines).wrap(Wrap { trim: true }).block(block);
     frame.render_widget(text, area);
+}
+
+/// The reasons of a VM and the changes of its memory, the newest first, with the seconds since.
+fn news(detail: &VmDetail, uptime_s: f64) -> Vec<(f64, String)> {
+    let reasons = detail.reasons.iter().rev();
+    let reasons = reasons.map(|reason| ((uptime_s - reason.at_s).max(0.0), reason.text.clone()));
+    let changes = detail.provisioning.iter().flat_map(|seen| &seen.changes);
+    let changes = changes.map(|change| (change.ago_s.unwrap_or(0.0), provisioning::change(change)));
+    let mut news: Vec<(f64, String)> = reasons.chain(changes).collect();
+    news.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    news
 }
 
 fn now(detail: &VmDetail) -> Vec<Line<'static>> {

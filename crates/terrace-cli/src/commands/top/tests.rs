@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use terrace_api::provision::{ProvisioningStatus, SizeChange};
 use terrace_api::types::{Cell, Limit, Reason, Round, Share, Tier};
 
 use super::*;
@@ -155,6 +156,33 @@ fn a_frame_shows_tiers_vms_heat_and_reasons() {
     has("in window 3 of 8");
     has("round 3: 15.6 MiB hot (degree 2 and up) of 62.5 MiB known");
     has("10 s ago  limits are now 0 MiB or more");
+}
+
+#[test]
+fn memory_that_moved_stands_between_the_reasons_by_its_time() {
+    let mut snapshot = snapshot(vec![vm("web1", Mode::Managed)]);
+    let change = |ago_s: f64, is_ordered| SizeChange {
+        ago_s: Some(ago_s),
+        from_bytes: 512 << 20,
+        to_bytes: 438 << 20,
+        why: "its guest calls 90 MiB free".into(),
+        is_ordered,
+    };
+    let detail = snapshot.detail.as_mut().unwrap();
+    detail.provisioning = Some(ProvisioningStatus {
+        changes: vec![change(33.0, false), change(4.0, true)],
+        ..ProvisioningStatus::default()
+    });
+    let mut screen = Screen::new(&PathBuf::from("/run/x.sock"), None);
+    screen.take(Ok(snapshot));
+    let text = text_of(&screen, 200, 40);
+    let at = |what: &str| {
+        text.find(what)
+            .unwrap_or_else(|| panic!("no {what:?} in\n{text}"))
+    };
+    let moved = at("4 s ago  512 MiB -> 438 MiB: its guest calls 90 MiB free");
+    let said = at("33 s ago  512 MiB -> 438 MiB (not ordered)");
+    assert!(moved < at("10 s ago  limits are now") && at("10 s ago  limits are now") < said);
 }
 
 #[test]
