@@ -110,6 +110,8 @@ pub struct Asked {
     pub stands: Option<(Tick, u64)>,
     /// Refusals in a row, and the time until which nothing is asked of its provider for them.
     pub refused: (u32, Option<Tick>),
+    /// The most that is asked for since a larger size was refused, bytes, and until when.
+    pub bound: Option<(Tick, u64)>,
 }
 
 /// The last while of a guest.
@@ -285,11 +287,13 @@ impl Member {
 
     /// Takes in the answer to its request: after each refusal the next request waits longer.
     pub fn answered(&mut self, now: Tick, is_taken: bool, config: &ArbiterConfig) {
-        self.asked.pending = None;
+        let pending = self.asked.pending.take();
         if is_taken {
             self.asked.refused = (0, None);
             return;
         }
+        let wanted = pending.map_or(0, |(_, sizes)| super::sum(&sizes));
+        self.bound(now, wanted, config);
         // Nothing changed: it did not turn.
         self.turned = [None; TierId::MAX];
         let (times, _) = self.asked.refused;
@@ -298,6 +302,18 @@ impl Member {
             .saturating_mul(1 << times.min(MOST_DOUBLINGS));
         let until = now.0.saturating_add(ArbiterConfig::ns(pause));
         self.asked.refused = (times.saturating_add(1), Some(Tick(until)));
+    }
+
+    /// A size that was refused is a bound: half as much more is asked for next, as the host may have less for it than was
+    /// known.
+    fn bound(&mut self, now: Tick, wanted: u64, config: &ArbiterConfig) {
+        let size = self.size();
+        if wanted > size {
+            let pause =
+                ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
+            let until = Tick(now.0.saturating_add(pause));
+            self.asked.bound = Some((until, size + (wanted - size) / 2));
+        }
     }
 
     /// Notes whether it gets on with its way up.
@@ -345,6 +361,7 @@ impl Member {
     /// Forgets what a guest said that fell silent, and refusals that are long ago.
     pub fn forget(&mut self, now: Tick) {
         self.asked.refused.1 = self.asked.refused.1.filter(|until| *until > now);
+        self.asked.bound = self.asked.bound.filter(|(until, _)| *until > now);
         let is_old = |at: Tick| now.0.saturating_sub(at.0) > NEED_LASTS;
         if self.need.is_some_and(|(at, _)| is_old(at)) {
             self.silence();
@@ -472,9 +489,11 @@ impl Member {
     /// The most that it may grow to: while lent memory is called back, no more than it brought.
     #[must_use]
     pub fn may_have(&self) -> u64 {
+        let bound = self.asked.bound.map_or(u64::MAX, |(_, bytes)| bytes);
+        let most = self.ceiling().min(bound.max(self.size()));
         match self.all_brought() {
-            Some(brought) if self.loan.returns => self.ceiling().min(brought),
-            _ => self.ceiling(),
+            Some(brought) if self.loan.returns => most.min(brought),
+            _ => most,
         }
     }
 

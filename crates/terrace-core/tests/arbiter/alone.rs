@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use terrace_core::arbiter::{Arbiter, ArbiterConfig, Known, KnownDemand, Rule, Sizes, TierSize};
 use terrace_core::demand::{Curve, CurveSource, Observed, Point};
-use terrace_proto::provision::{Ordered, SizesAnswer, SizesWanted};
+use terrace_proto::provision::{NotOrdered, Ordered, SizesAnswer, SizesWanted};
 use terrace_proto::{GuestMemory, MemoryNeed, MemoryRights, ProviderId, SpeedRights, Tick, VmId};
 
 use super::{GIB, MIB};
@@ -18,6 +18,8 @@ pub(super) struct Vm {
     need: MemoryNeed,
     demand: Option<KnownDemand>,
     stalls: bool,
+    /// Orders to more than this are refused, bytes.
+    refuses_above: u64,
     /// The files that its guest holds, if it is a live one.
     pub(super) files: Option<Files>,
 }
@@ -126,6 +128,7 @@ impl Alone {
                 need,
                 demand: None,
                 stalls: false,
+                refuses_above: u64::MAX,
                 files: None,
             };
             vms.0.insert(id, vm);
@@ -193,7 +196,8 @@ impl Alone {
         let size = wanted.size_bytes[0].unwrap();
         self.orders.push((self.second, id, size));
         let vm = self.vm(id);
-        if !vm.stalls {
+        let is_refused = size > vm.refuses_above;
+        if !vm.stalls && !is_refused {
             let taken = vm.size.saturating_sub(size);
             vm.need.free_bytes = vm.need.free_bytes.saturating_sub(taken);
             vm.size = size;
@@ -207,7 +211,10 @@ impl Alone {
         };
         let answer = SizesAnswer {
             id: wanted.id,
-            result: Ok(ordered),
+            result: match is_refused {
+                true => Err(NotOrdered::NotNow("the host has less".into())),
+                false => Ok(ordered),
+            },
         };
         self.arbiter.answered(now, &answer);
         self.arbiter.changed(now, wanted.provider);
@@ -390,4 +397,23 @@ fn what_the_reserve_took_is_judged_by_the_giver_alone() {
     assert!(said.clone().any(back), "{:?}", alone.said);
     let size = alone.vm(1).size;
     assert_eq!(size, 2 * GIB, "{:?}", alone.orders);
+}
+
+/// The host has less for it than was known: half of it is better than nothing.
+#[test]
+fn a_refusal_is_a_bound_and_less_is_asked_for() {
+    let mut host = Alone::dp(&[GIB, 4 * GIB]);
+    host.frees(2, 3 * GIB);
+    host.seconds(90);
+    host.vm(1).refuses_above = GIB + 300 * MIB;
+    host.vm(1).need.used_swap_bytes = GIB;
+    host.swaps(1, 120);
+    let has = host.vm(1).size;
+    assert!(has > GIB + 100 * MIB, "{:?}", host.orders);
+    // In five minutes all is tried again.
+    host.vm(1).refuses_above = u64::MAX;
+    host.swaps(1, 240);
+    host.frees(2, GIB);
+    host.swaps(1, 120);
+    assert!(host.vm(1).size > GIB + 300 * MIB, "{:?}", host.orders);
 }
