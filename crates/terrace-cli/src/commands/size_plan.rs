@@ -64,7 +64,7 @@ mod tests {
                 change: SizeChange {
                     from_bytes: 4 << 30,
                     to_bytes: 3 << 30,
-                    why: "its guest calls 2 GiB free; batch1 have use for more".into(),
+                    why: "its guest calls 2 GiB free; batch1 has use for more".into(),
                     ..SizeChange::default()
                 },
             }],

@@ -70,10 +70,13 @@ impl Arbiter {
         changes.iter().map(|change| change.view(now)).collect()
     }
 
-    /// The changes that would be ordered if all were decided now; nothing is ordered, or remembered. An operator's pause and
-    /// the wait until the next decision do not count.
+    /// The changes that would be ordered if all were decided now; nothing is ordered, or remembered. The wait until the next
+    /// decision does not count.
     #[must_use]
     pub fn plan(&self, now: Tick, known: &dyn Known) -> Vec<(ProviderId, SizeChange)> {
+        if self.halted {
+            return Vec::new();
+        }
         let mut copy = self.clone();
         copy.look(now, known);
         let steps = if copy.shortage.lacks(now) > 0 {

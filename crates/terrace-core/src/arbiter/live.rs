@@ -14,7 +14,8 @@ impl Arbiter {
             return;
         };
         let whole = sizes.as_ref().map_or(0, Sizes::whole);
-        if let Some(missed) = member.facts.cache.see(now, seen, &self.config) {
+        let size = sizes.as_ref().map_or(0, Sizes::size);
+        if let Some(missed) = member.facts.cache.see(now, seen, size, &self.config) {
             member.hold_at(now, missed.from, missed.until);
             self.notices.push(Decision {
                 provider: seen.provider,

@@ -119,8 +119,6 @@ pub struct Asked {
 pub struct Past {
     /// Seconds that it swapped, less those since in which it did not.
     swapped_s: u8,
-    /// Seconds since it swapped last.
-    pub(super) calm_s: u8,
     /// The most memory that it used in the last while.
     pub peaks: Peaks,
     /// The counts of the last seconds, oldest first.
@@ -229,10 +227,9 @@ impl Member {
             self.past.counts.remove(0);
         }
         self.need = Some((now, need));
-        let past = (self.past.swapped_s, self.past.calm_s);
-        (self.past.swapped_s, self.past.calm_s) = match self.is_swapping() {
-            true => (past.0.saturating_add(1), 0),
-            false => (past.0.saturating_sub(1), past.1.saturating_add(1)),
+        self.past.swapped_s = match self.is_swapping() {
+            true => self.past.swapped_s.saturating_add(1),
+            false => self.past.swapped_s.saturating_sub(1),
         };
         true
     }
@@ -580,16 +577,14 @@ impl Member {
         }
         let tiers = self.sizes.iter().flat_map(|sizes| &sizes.tiers);
         let block = tiers.map(|tier| tier.block.max(1)).max().unwrap_or(1);
-        let bytes = self.facts.cache.gives(now, self.size(), config);
-        // In whole blocks: less than the dead band is no change.
-        bytes.checked_next_multiple_of(block).unwrap_or(0)
+        self.facts.cache.gives(now, self.size(), block, config)
     }
 
     /// Notes that it is ordered to have less: more than its guest calls free is page cache.
     pub fn gives_cache(&mut self, step: &Step, config: &ArbiterConfig) {
-        let less = self.size().saturating_sub(super::sum(&step.to));
-        if self.lent() == 0 && less > self.spare(config) {
-            self.facts.cache.give(self.size(), config);
+        let (size, to) = (self.size(), super::sum(&step.to));
+        if self.lent() == 0 && size.saturating_sub(to) > self.spare(config) {
+            self.facts.cache.give((size, to), config);
         }
     }
 

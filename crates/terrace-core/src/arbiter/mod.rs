@@ -20,6 +20,7 @@ mod live;
 mod member;
 mod peaks;
 mod purchases;
+mod refused;
 mod schedule;
 mod standing;
 mod steps;
@@ -51,6 +52,9 @@ use schedule::Schedule;
 use steps::{Host, Step, Takes, Targets};
 use trades::Trades;
 use trials::Trials;
+
+/// A size that is only said is news if it differs from the last one by so much of the VM's memory, percent.
+const NEWS_PERCENT: u8 = 10;
 
 /// The rest of the engine, as the arbiter asks it when it decides.
 pub trait Known {
@@ -244,7 +248,7 @@ impl Arbiter {
             self.look(now, known);
             let steps = self.divide(now, cycle, known, &mut decisions);
             let steps = steps.unwrap_or_else(|why| {
-                decisions.extend(self.refuse(why.to_string()));
+                decisions.extend(self.refuse(&why));
                 Vec::new()
             });
             let orders = steps
@@ -378,9 +382,14 @@ impl Arbiter {
             true => brought.at_most(&configured),
             false => brought.or_configured(&configured),
         };
+        // Without a capacity it would be taken anew of what VMs have after each restart of the daemon.
+        let reserve = match config.live && !config.names_capacity() {
+            true => Kinds::default(),
+            false => capacity.percent(config.reserve_percent),
+        };
         Host {
             capacity,
-            reserve: capacity.percent(config.reserve_percent),
+            reserve,
             headroom: self.shortage.headroom(now, config),
         }
     }
@@ -539,21 +548,6 @@ impl Arbiter {
         said
     }
 
-    /// Says once, of each VM, why nothing can be decided.
-    fn refuse(&mut self, why: String) -> Vec<Decision> {
-        if self.said.as_ref() == Some(&why) {
-            return Vec::new();
-        }
-        let said = self.members.keys().map(|provider| Decision {
-            provider: *provider,
-            wanted: None,
-            why: format!("its memory is not shared: {why}"),
-        });
-        let said = said.collect();
-        self.said = Some(why);
-        said
-    }
-
     /// Remembers what is taken now.
     fn watch(&mut self, now: Tick, steps: &[Step], targets: &Targets) {
         let takers = decide::takers(&self.members, targets);
@@ -609,7 +603,7 @@ impl Arbiter {
         let (new, had) = (sum(&step.to), sum(&step.from));
         let said = member.facts.proposed.replace(step.to.clone());
         let is_news = said.is_none_or(|said| {
-            let little = percent(had, self.config.dead_band_percent.max(1));
+            let little = percent(had, self.config.dead_band_percent.max(NEWS_PERCENT));
             sum(&said).abs_diff(new) > little
         });
         if !is_news {

@@ -30,6 +30,8 @@ pub(super) struct Purchases {
 struct Series {
     /// Major faults of a cycle when it began.
     faults: u64,
+    /// Used swap then, bytes.
+    swap: u64,
     /// Bytes bought since.
     bought: u64,
     /// When it bought last, or began.
@@ -49,6 +51,7 @@ impl Purchases {
         let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
         let fresh = Series {
             faults,
+            swap,
             bought: 0,
             at: now,
         };
@@ -62,14 +65,18 @@ impl Purchases {
             };
             return None;
         };
-        if series.has_fewer(faults, swap) || scaled_above(faults, series.faults, MORE_EIGHTHS) {
+        if series.has_fewer(faults, (size, swap))
+            || scaled_above(faults, series.faults, MORE_EIGHTHS)
+        {
             *self = Self {
                 series: Some(fresh),
                 in_vain: 0,
             };
             return None;
         }
-        if series.bought < percent(size, JUDGED_PERCENT) {
+        // A loop over more than fits faults as often until all of it fits; what is bought is paid for with up to half as much.
+        let fits = series.swap.saturating_mul(2);
+        if series.bought < percent(size, JUDGED_PERCENT).max(fits) {
             return None;
         }
         self.series = Some(fresh);
@@ -88,13 +95,17 @@ impl Purchases {
 
 impl Series {
     /// Whether a guest faults less by what was bought: by an eighth, or by half of what it should if that is little beside
-    /// what it has in swap.
-    fn has_fewer(&self, faults: u64, swap: u64) -> bool {
+    /// what it lacks. That is what it has in swap, or twice its size if it has no more there than it bought.
+    fn has_fewer(&self, faults: u64, (size, swap): (u64, u64)) -> bool {
         let fell = u128::from(self.faults.saturating_sub(faults));
+        let lacks = match swap > self.bought {
+            true => u128::from(swap),
+            false => u128::from(size) * 2,
+        };
         let should = u128::from(self.faults) * u128::from(self.bought);
-        let is_half = fell > 0 && self.bought > 0 && fell * 2 * u128::from(swap) >= should;
+        let is_half = fell > 0 && self.bought > 0 && fell * 2 * lacks >= should;
         let is_eighth = !scaled_above(faults, self.faults, FEWER_EIGHTHS);
-        is_eighth || swap > self.bought && is_half
+        is_eighth || is_half
     }
 }
 

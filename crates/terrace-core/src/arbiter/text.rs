@@ -53,7 +53,10 @@ pub(super) fn step(
         false if member.lent() > 0 => "others lent it memory, and one of them swaps now",
         true => "of what others do not use",
         false if takers.is_empty() => "for the reserve, which is not full",
-        false => return format!("{has}; {} have use for more", named(takers)),
+        false => {
+            let verb = if takers.len() == 1 { "has" } else { "have" };
+            return format!("{has}; {} {verb} use for more", named(takers));
+        }
     };
     format!("{has}; {change}")
 }

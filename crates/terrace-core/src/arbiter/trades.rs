@@ -51,6 +51,8 @@ struct Trading {
     seen: TradeWindow,
     /// The VM's memory when that trade began, bytes.
     began: u64,
+    /// Its slow memory then.
+    slow: u64,
     /// The order for the present step.
     order: Option<Order>,
     /// Since when the present step waits for something that would let it be ordered.
@@ -91,9 +93,8 @@ impl Pauses {
         }
     }
 
-    /// Notes that a purchase of so many bytes begins: what the VM has is too little, whatever its guest calls free later.
-    fn buys(&mut self, now: Tick, bytes: u64, member: &Member, config: &ArbiterConfig) {
-        self.purchases.buys(now, bytes);
+    /// Notes that a purchase begins: what the VM has is too little, whatever its guest calls free later.
+    fn buys(&mut self, now: Tick, member: &Member, config: &ArbiterConfig) {
         let margin = percent(member.size(), SPARE_PERCENT);
         let least = member.size().saturating_add(margin);
         self.least = Some((again(now, config), least));
@@ -262,6 +263,7 @@ impl Trading {
             counted: member.counted(now),
             seen: TradeWindow::default(),
             began: member.size(),
+            slow: 0,
             order: None,
             waits: None,
             is_relieved: false,
@@ -297,6 +299,11 @@ impl Trading {
                 return None;
             }
             if !is_part || !is_done {
+                if matches!(self.trade.step(), Some(share::Step::DeflateSlow(_))) {
+                    // What came, not what was ordered.
+                    let bytes = have.slow_bytes.saturating_sub(self.slow);
+                    self.pauses.purchases.buys(now, bytes);
+                }
                 self.trade.end_step(have);
             }
             self.order = None;
@@ -306,12 +313,11 @@ impl Trading {
             }
             self.is_relieved = member.is_swapping();
             self.seen = self.end_window(now, member, config);
-            self.began = member.size();
+            (self.began, self.slow) = (member.size(), have.slow_bytes);
             let room = self.room(now, member, room, config);
             let step = self.trade.end_window(&self.seen, have, room)?;
-            if let share::Step::DeflateSlow(to) = step {
-                let bytes = to.saturating_sub(have.slow_bytes);
-                self.pauses.buys(now, bytes, member, config);
+            if matches!(step, share::Step::DeflateSlow(_)) {
+                self.pauses.buys(now, member, config);
             }
         }
         self.next(now, member, room, config)

@@ -22,7 +22,10 @@ impl Arbiter {
             floor_bytes: member.rights.floor_bytes,
             ceiling_bytes: Some(member.rights.ceiling_bytes).filter(|most| *most < u64::MAX),
             weight: member.rights.weight,
-            left_alone: left_alone(member),
+            left_alone: match self.halted {
+                true => Some("an operator paused all VMs (`terrace resume` undoes it)".into()),
+                false => left_alone(member),
+            },
             statistics_missing: guest.silence.map(super::guest::Silence::text),
             statistics_age_s: age_s(member, now),
             free_bytes: need.map(|need| need.free_bytes),

@@ -2,6 +2,7 @@
 
 use super::Loss;
 use crate::demand::Curve;
+use crate::provision::size_text;
 
 /// The memory that a VM wants, by its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +74,9 @@ impl Need<'_> {
 /// Floors that a host cannot give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the floors of the VMs are {floors} bytes together, but the host has {host} bytes for them: lower floors, or run \
-     fewer VMs here"
+    "the floors of the VMs are {} together, but the host has {} for them: lower floors, or run fewer VMs here",
+    size_text(*floors),
+    size_text(*host)
 )]
 pub struct FloorsExceed {
     /// All floors together, bytes.

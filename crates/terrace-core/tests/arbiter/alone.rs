@@ -9,17 +9,20 @@ use terrace_proto::{GuestMemory, MemoryNeed, MemoryRights, ProviderId, SpeedRigh
 
 use super::{GIB, MIB};
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
 /// A VM that does what it is ordered to, or nothing.
 #[derive(Clone)]
 pub(super) struct Vm {
     pub(super) size: u64,
-    need: MemoryNeed,
+    pub(super) need: MemoryNeed,
     demand: Option<KnownDemand>,
     stalls: bool,
     /// Orders to more than this are refused, bytes.
     refuses_above: u64,
+    pub(super) target: u64,
+    /// Whether it takes no memory that it is given.
+    pub(super) ignores_growth: bool,
     /// The files that its guest holds, if it is a live one.
     pub(super) files: Option<Files>,
 }
@@ -33,6 +36,11 @@ pub(super) struct Files {
     pub reads: u64,
     /// Bytes that came from disk so far.
     pub from_disk: u64,
+    pub faults: Option<u64>,
+    /// Whether QEMU does not answer what it read.
+    pub is_uncounted: bool,
+    /// Free memory beyond what Linux leaves.
+    pub free: u64,
 }
 
 impl Files {
@@ -48,15 +56,16 @@ impl Files {
     }
 
     fn said(&self, id: u32, size: u64) -> GuestMemory {
-        let cache = size.saturating_sub(self.programs + Self::FREE);
+        let free = Self::FREE + self.free;
+        let cache = size.saturating_sub(self.programs + free);
         GuestMemory {
             provider: ProviderId(id),
             age_ms: Some(0),
-            free_bytes: Some(Self::FREE),
-            available_bytes: Some(cache + Self::FREE),
+            free_bytes: Some(free),
+            available_bytes: Some(cache + free),
             cache_bytes: Some(cache),
-            major_faults: Some(0),
-            disk_read_bytes: Some(self.from_disk),
+            major_faults: self.faults,
+            disk_read_bytes: (!self.is_uncounted).then_some(self.from_disk),
             ..GuestMemory::default()
         }
     }
@@ -70,15 +79,15 @@ impl Known for Vms {
         let vm = self.0.get(&provider.0)?;
         let tier = TierSize {
             size: vm.size,
-            target: vm.size,
-            most: vm.size,
+            target: vm.target,
+            most: vm.size.max(vm.target),
             least: 0,
             whole: 8 * GIB,
             block: 2 * MIB,
         };
         Some(Sizes {
             tiers: vec![tier],
-            still: vm.stalls.then_some("it does nothing"),
+            still: (vm.stalls || vm.size != vm.target).then_some("it does nothing"),
         })
     }
 
@@ -93,15 +102,15 @@ impl Known for Vms {
 
 /// Orders, as (second, VM, size), and what was said.
 pub(super) struct Alone {
-    arbiter: Arbiter,
+    pub(super) arbiter: Arbiter,
     vms: Vms,
-    second: u64,
+    pub(super) second: u64,
     pub(super) orders: Vec<(u64, u32, u64)>,
     pub(super) said: Vec<(u32, String)>,
 }
 
 impl Alone {
-    fn new(config: ArbiterConfig, sizes: &[u64]) -> Self {
+    pub(super) fn new(config: ArbiterConfig, sizes: &[u64]) -> Self {
         let mut arbiter = Arbiter::new(config);
         let mut vms = Vms::default();
         for (id, size) in (1..).zip(sizes) {
@@ -129,6 +138,8 @@ impl Alone {
                 demand: None,
                 stalls: false,
                 refuses_above: u64::MAX,
+                target: *size,
+                ignores_growth: false,
                 files: None,
             };
             vms.0.insert(id, vm);
@@ -198,6 +209,9 @@ impl Alone {
         let vm = self.vm(id);
         let is_refused = size > vm.refuses_above;
         if !vm.stalls && !is_refused {
+            vm.target = size;
+        }
+        if !vm.stalls && !is_refused && !(vm.ignores_growth && size > vm.size) {
             let taken = vm.size.saturating_sub(size);
             vm.need.free_bytes = vm.need.free_bytes.saturating_sub(taken);
             vm.size = size;

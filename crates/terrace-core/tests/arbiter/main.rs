@@ -329,7 +329,7 @@ fn floors_that_exceed_the_host_are_said_with_the_sum() {
     (0..20).for_each(|_| host.second());
     assert!(host.orders().is_empty());
     let said = host.providers.said(1);
-    let why = |said: &&String| said.contains("not shared") && said.contains("3221225472");
+    let why = |said: &&String| said.contains("not shared") && said.contains("are 3 GiB together");
     assert_eq!(said.iter().filter(why).count(), 1, "{said:?}");
 }
 

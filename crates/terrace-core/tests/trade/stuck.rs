@@ -183,3 +183,58 @@ fn one_with_far_more_in_swap_than_it_has_still_buys() {
     // All that its node has.
     assert_eq!(host.sizes(1)[1], 4 * GIB);
 }
+
+/// Seconds until a VM of 2 GiB has all that it uses; it faults so often while it lacks some.
+fn has_all_after(uses: u64, wait: u64, swap: Option<u64>, faults: impl Fn(u64) -> u64) -> u64 {
+    let mut host = Host::new(4, [8 * GIB, 32 * GIB], &[[GIB, GIB]], 256 * MIB);
+    (host.guest(1).uses, host.guest(1).swap) = (uses, swap);
+    for second in 0..7200 {
+        host.guest(1).follows = if second < wait {
+            Follows::Nothing
+        } else {
+            Follows::All
+        };
+        let lacks = uses.saturating_sub(host.sizes(1).iter().sum());
+        if lacks == 0 {
+            return second;
+        }
+        host.guest(1).faults_per_s = Some(faults(lacks));
+        host.second();
+    }
+    7200
+}
+
+/// 8. 18, 33 and 63 s without the pause: it is one program that goes around in its memory.
+#[test]
+fn one_that_faults_as_often_until_all_fits_is_helped_within_minutes() {
+    for (uses, most) in [(2600, 120), (3000, 300), (4000, 900)] {
+        let after = has_all_after(uses * MIB, 0, None, |_| 10_000);
+        assert!(after <= most, "{uses} MiB after {after} s");
+    }
+}
+
+/// 9. What it does not take is no purchase in vain.
+#[test]
+fn one_that_took_nothing_for_a_minute_is_helped_as_soon_as_it_does() {
+    let after = has_all_after(2600 * MIB, 60, None, |lacks| lacks / 65_536);
+    assert!(after <= 60 + 60, "{after} s");
+}
+
+/// 10. Its faults fall as they should, but its used swap is not known (it swapped before it was found: a page) or is none (mapped files).
+#[test]
+fn one_whose_used_swap_is_unknown_buys_all_that_it_can_pay() {
+    for swap in [None, Some(0), Some(4096)] {
+        let mut host = Host::new(4, [8 * GIB, 32 * GIB], &[[512 * MIB, 512 * MIB]], 256 * MIB);
+        (host.guest(1).uses, host.guest(1).swap) = (4 * GIB, swap);
+        for _ in 0..300 {
+            let lacks = 4 * GIB - host.sizes(1).iter().sum::<u64>();
+            host.guest(1).faults_per_s = Some(lacks / 65_536);
+            host.second();
+        }
+        assert!(
+            host.sizes(1)[1] >= 1900 * MIB,
+            "{swap:?}: {:?}",
+            host.sizes(1)
+        );
+    }
+}

@@ -42,7 +42,7 @@ impl dyn Served + '_ {
         }
         let id = self.managed_id(name)?;
         let command = match setting.key.as_str() {
-            "moves" => Command::Moves(id, on_or_off(&setting.value)?),
+            "moves" => Command::Moves(id, on_or_off("moves", &setting.value)?),
             "fast" => {
                 let fast = bytes(&setting.value)?;
                 self.within_tier("fast", 0, fast)?;
@@ -207,19 +207,19 @@ fn balance(setting: &api::Setting) -> Result<Option<BalanceChange>, Failure> {
         Ok::<_, Failure>(size)
     };
     Ok(Some(match setting.key.as_str() {
-        "balance" => BalanceChange::On(on_or_off(&setting.value)?),
+        "balance" => BalanceChange::On(on_or_off("balance", &setting.value)?),
         "memory_floor" => BalanceChange::Floor(size("memory_floor")?),
         "memory_ceiling" => BalanceChange::Ceiling(size("memory_ceiling")?),
         _ => return Ok(None),
     }))
 }
 
-fn on_or_off(value: &str) -> Result<bool, Failure> {
+fn on_or_off(key: &str, value: &str) -> Result<bool, Failure> {
     match value {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
         _ => Err(Failure::Invalid(format!(
-            "moves = {value} is not valid: write on or off"
+            "{key} = {value} is not valid: write on or off"
         ))),
     }
 }

@@ -1,7 +1,10 @@
 //! `GET /v1/plan`: the sizes that the sharing of memory between VMs would order now.
 
-use terrace_api::provision::{BalanceStatus, PlannedSize, SizePlan, Unchanged};
+use terrace_api::provision::{
+    BalanceStatus, PlannedSize, ProvisionedTier, ProvisioningStatus, SizePlan, Unchanged,
+};
 
+use crate::provisioning::size_text;
 use crate::served::Served;
 
 /// The plan, by the name of VMs.
@@ -12,6 +15,7 @@ pub fn size_plan(served: &dyn Served) -> SizePlan {
         .map(|(vm, change)| PlannedSize { vm, change })
         .collect();
     let mut unchanged = Vec::new();
+    let changes_some = !changes.is_empty();
     for (vm, entry) in served.vms().iter() {
         let changes = changes.iter().any(|change| change.vm == entry.name);
         let Some(provisioning) = served.provisioning(vm).filter(|_| !changes) else {
@@ -20,7 +24,7 @@ pub fn size_plan(served: &dyn Served) -> SizePlan {
         unchanged.push(Unchanged {
             vm: entry.name.clone(),
             left_alone: match &provisioning.balance {
-                Some(balance) => why(balance),
+                Some(balance) => why(balance, &provisioning, !changes_some),
                 None => Some("its memory is not balanced: mode = \"off\" under [balance]".into()),
             },
         });
@@ -28,8 +32,26 @@ pub fn size_plan(served: &dyn Served) -> SizePlan {
     SizePlan { changes, unchanged }
 }
 
-/// Why nothing is decided about a VM.
-fn why(balance: &BalanceStatus) -> Option<String> {
-    let alone = balance.left_alone.clone();
-    alone.or_else(|| balance.statistics_missing.clone())
+/// Why a VM keeps its size; `None`: it has what it needs. `nobody_gives`: no VM would change size now.
+fn why(
+    balance: &BalanceStatus,
+    provisioning: &ProvisioningStatus,
+    nobody_gives: bool,
+) -> Option<String> {
+    let known = balance.left_alone.clone();
+    if let Some(why) = known.or_else(|| balance.statistics_missing.clone()) {
+        return Some(why);
+    }
+    let sum = |of: fn(&ProvisionedTier) -> u64| provisioning.tiers.iter().map(of).sum::<u64>();
+    let (size, whole) = (sum(|tier| tier.size_bytes), sum(|tier| tier.whole_bytes));
+    let ceiling = balance.ceiling_bytes.unwrap_or(whole).min(whole);
+    match balance.is_swapping {
+        false => None,
+        true if size >= ceiling => Some(format!(
+            "it swaps, and has all that it may have: {} (its memory_ceiling, or the size that it was started with)",
+            size_text(ceiling)
+        )),
+        true if nobody_gives => Some("it swaps, and no other VM has memory to give".into()),
+        true => Some("it swaps, and grows once others have given what they would give now".into()),
+    }
 }

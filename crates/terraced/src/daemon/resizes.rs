@@ -92,10 +92,10 @@ impl Daemon {
                 return Err("it has no memory_floor in the configuration: set one there and restart terraced".into());
             }
             BalanceChange::Floor(bytes) if bytes > rights.ceiling_bytes => {
-                return Err("the floor would be above the ceiling".into());
+                return Err(above(bytes, rights.ceiling_bytes));
             }
             BalanceChange::Ceiling(bytes) if bytes < rights.floor_bytes => {
-                return Err("the floor would be above the ceiling".into());
+                return Err(above(rights.floor_bytes, bytes));
             }
             BalanceChange::Floor(bytes) => self
                 .provisioning
@@ -181,4 +181,10 @@ impl Daemon {
         }
         findings
     }
+}
+
+/// The refusal of a floor above the ceiling, bytes.
+fn above(floor: u64, ceiling: u64) -> String {
+    let [floor, ceiling] = [floor, ceiling].map(provisioning::size_text);
+    format!("the floor of {floor} would be above the ceiling of {ceiling}")
 }

@@ -74,6 +74,13 @@ pub fn balance(
         return Vec::new();
     };
     let mut findings = vec![taking_part(balance)];
+    if balance.is_swapping {
+        findings.push(Finding::degraded(
+            "balance-short",
+            "its guest swaps now: it has less memory than it needs",
+            "`terrace plan --dry-run` says whether it gets more, and why not",
+        ));
+    }
     findings.extend(swapping(balance));
     findings.extend(balloon.into_iter().flat_map(settings));
     findings

@@ -40,8 +40,8 @@ use tokio::sync::oneshot;
 
 pub use finder::finder;
 pub use host::{host_findings, host_memory, shortage_finding, swap_finding};
-pub use provider::three_ways;
 use provider::{Finder, VmContext};
+pub use provider::{size as size_text, three_ways};
 
 use crate::events::Events;
 use crate::messages::{Input, ProviderNews};

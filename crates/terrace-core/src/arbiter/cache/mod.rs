@@ -30,8 +30,10 @@ struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     begun: Sample,
-    /// The VM's size before, bytes.
-    from: u64,
+    /// The VM's size before, and after, bytes.
+    sizes: (u64, u64),
+    /// When it had that size first.
+    reached: Option<Tick>,
     /// The bytes that it may read until it is judged.
     may_read: u64,
 }
@@ -55,6 +57,12 @@ pub struct Cache {
     /// Bytes that the guest could drop.
     droppable: u64,
     step: Option<Step>,
+    /// When the first of the steps was taken that it did not get back, and its size before.
+    given: Option<(Tick, u64)>,
+    /// When it was not quiet last.
+    read_at: Option<Tick>,
+    /// The time for which it has to be quiet before it gives anything, ns, if that is more than a change is judged.
+    waits: u64,
     /// The last step that was missed, while nothing is taken for it.
     rests: Option<Missed>,
     /// Steps that were missed.
@@ -62,11 +70,18 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Takes in a guest's statistics. Returns a step that it misses.
-    pub fn see(&mut self, now: Tick, seen: &GuestMemory, config: &ArbiterConfig) -> Option<Missed> {
+    /// Takes in the statistics of a guest whose VM has this size. Returns what it misses.
+    pub fn see(
+        &mut self,
+        now: Tick,
+        seen: &GuestMemory,
+        size: u64,
+        config: &ArbiterConfig,
+    ) -> Option<Missed> {
+        self.rests = self.rests.filter(|missed| missed.until > now);
+        self.given = self.given.filter(|(_, from)| size < *from);
         let (Some(disk), Some(faults)) = (seen.disk_read_bytes, seen.major_faults) else {
-            self.forget();
-            return None;
+            return self.see_nothing(now, config);
         };
         let read = disk.saturating_add(faults.saturating_mul(PAGE_SIZE));
         let available = seen.available_bytes.unwrap_or(0);
@@ -74,18 +89,24 @@ impl Cache {
         self.droppable = seen.cache_bytes.unwrap_or(0).min(beside_free);
         // A guest that started anew.
         if self.samples.last().is_some_and(|last| read < last.read) {
-            self.forget();
+            *self = Self::default();
         }
-        self.rests = self.rests.filter(|missed| missed.until > now);
         self.push(Sample { at: now, read }, config);
-        self.judge(now, read, config)
+        let missed = self.judge(now, read, size, config);
+        missed.or_else(|| self.misses_all(now, size, config))
     }
 
-    /// Forgets what was counted: it is not known any more.
-    pub fn forget(&mut self) {
+    /// Its reads are not counted: nothing is taken, and what it gave is not watched any more, so it gets that back.
+    fn see_nothing(&mut self, now: Tick, config: &ArbiterConfig) -> Option<Missed> {
+        let last = self.samples.last()?.at;
+        let review = ArbiterConfig::ns(config.review_ms);
+        if now.0.saturating_sub(last.0) < review {
+            return None;
+        }
         self.samples.clear();
         self.droppable = 0;
-        self.step = None;
+        let (_, from) = self.given?;
+        Some(self.miss(now, from, 0, config))
     }
 
     fn push(&mut self, sample: Sample, config: &ArbiterConfig) {
@@ -98,53 +119,95 @@ impl Cache {
         }
     }
 
-    fn judge(&mut self, now: Tick, read: u64, config: &ArbiterConfig) -> Option<Missed> {
-        let step = self.step?;
+    /// Judges the step that is watched, from when the memory is gone.
+    fn judge(&mut self, now: Tick, read: u64, size: u64, config: &ArbiterConfig) -> Option<Missed> {
+        let step = self.step.as_mut()?;
         let since = read.saturating_sub(step.begun.read);
+        if size <= step.sizes.1 {
+            step.reached.get_or_insert(now);
+        }
+        if since > step.may_read {
+            let from = step.sizes.0;
+            return Some(self.miss(now, from, since, config));
+        }
         let review = ArbiterConfig::ns(config.review_ms);
-        if since <= step.may_read {
-            if now.0.saturating_sub(step.begun.at.0) >= review {
-                self.step = None;
-            }
+        // One that cannot give it all is not watched for ever.
+        let longest = review.saturating_mul(config.retry_factor.into());
+        let passed = |at: Tick, ns: u64| now.0.saturating_sub(at.0) >= ns;
+        let is_judged = step.reached.is_some_and(|at| passed(at, review));
+        if is_judged || passed(step.begun.at, longest) {
+            self.step = None;
+        }
+        None
+    }
+
+    /// Looks whether a guest reads again that gave steps which it did not miss at once: it gets all of them back, and
+    /// has to be quiet for twice as long as that took before it gives any.
+    fn misses_all(&mut self, now: Tick, size: u64, config: &ArbiterConfig) -> Option<Missed> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        let read = last.read.saturating_sub(first.read);
+        if read <= Self::step_bytes(size, config) / QUIET_PART {
             return None;
         }
+        self.read_at = Some(now);
+        let (begun, from) = self.given?;
+        // What it gets back is on its way.
+        if self.step.is_some() || self.rests.is_some_and(|missed| missed.from >= from) {
+            return None;
+        }
+        let took = now.0.saturating_sub(begun.0).saturating_mul(2);
+        self.waits = self.waits.max(took.min(Self::longest(config)));
+        Some(self.miss(now, from, read, config))
+    }
+
+    fn miss(&mut self, now: Tick, from: u64, read: u64, config: &ArbiterConfig) -> Missed {
         self.step = None;
-        let pause = review.saturating_mul(config.retry_factor.into());
+        let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
         let pause = pause.saturating_mul(1 << self.missed.min(MOST_DOUBLINGS));
         self.missed = self.missed.saturating_add(1);
         let until = Tick(now.0.saturating_add(pause));
-        self.rests = Some(Missed {
-            from: step.from,
-            read: since,
-            until,
-        });
-        self.rests
+        *self.rests.insert(Missed { from, read, until })
     }
 
-    /// The bytes that may be taken now of a guest of this size, beyond what it calls free.
+    /// The longest pause, ns.
+    fn longest(config: &ArbiterConfig) -> u64 {
+        let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
+        pause.saturating_mul(1 << MOST_DOUBLINGS)
+    }
+
+    /// The bytes that may be taken now of a guest of this size in whole blocks, beyond what it calls free.
     #[must_use]
-    pub fn gives(&self, now: Tick, size: u64, config: &ArbiterConfig) -> u64 {
-        let step = Self::step_bytes(size, config);
-        let rests = self.rests.is_some_and(|missed| missed.until > now);
+    pub fn gives(&self, now: Tick, size: u64, block: u64, config: &ArbiterConfig) -> u64 {
+        let least = Self::step_bytes(size, config);
+        let Some(step) = least.checked_next_multiple_of(block.max(1)) else {
+            return 0;
+        };
+        let is_large = step > least.saturating_mul(2);
+        let rests = self.rests.is_some();
         let is_there = self.droppable >= step.saturating_mul(STEPS_THERE);
         let is_quiet = self
             .quiet_read(config)
-            .is_some_and(|read| read <= step / QUIET_PART);
-        match self.step.is_none() && !rests && is_there && is_quiet {
+            .is_some_and(|read| read <= least / QUIET_PART);
+        let has_waited = self
+            .read_at
+            .is_none_or(|at| now.0.saturating_sub(at.0) >= self.waits);
+        match self.step.is_none() && !is_large && !rests && is_there && is_quiet && has_waited {
             true => step,
             false => 0,
         }
     }
 
-    /// Notes that a VM of this size gives some of its cache now.
-    pub fn give(&mut self, size: u64, config: &ArbiterConfig) {
+    /// Notes that a VM gives some of its cache now: its sizes before and after, bytes.
+    pub fn give(&mut self, sizes: (u64, u64), config: &ArbiterConfig) {
         let (Some(begun), Some(read)) = (self.samples.last(), self.quiet_read(config)) else {
             return;
         };
-        let again = Self::step_bytes(size, config) / QUIET_PART;
+        let again = Self::step_bytes(sizes.0, config) / QUIET_PART;
+        self.given.get_or_insert((begun.at, sizes.0));
         self.step = Some(Step {
             begun: *begun,
-            from: size,
+            sizes,
+            reached: None,
             may_read: read.saturating_add(again),
         });
     }

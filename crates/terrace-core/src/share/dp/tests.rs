@@ -135,7 +135,7 @@ fn floors_that_exceed_the_host_are_refused_with_their_sum() {
         host: 2 * GIB,
     };
     assert_eq!(refused, sum);
-    assert!(refused.to_string().contains("3221225472 bytes"));
+    assert!(refused.to_string().contains("are 3 GiB together"));
     assert_eq!(gib(totals(&needs, 3 * GIB)), [1, 1, 1]);
 }
 

@@ -297,13 +297,13 @@ fn sizes_are_said_and_not_ordered_by_default() {
     let observe = ON.replace("\"on\"", "\"observe\"");
     let host = host(&[&a, &b], &format!("{observe}{FLOORS}"));
     // The memory that the other one lacks is not there before it is given.
-    host.until_said("b", "a have use for more");
+    host.until_said("b", "a has use for more");
     assert!(host.said("b", "it would be resized from 512 MiB to"));
     assert_eq!(host.until("a", |a| a.is_swapping).mode, "observe");
     let plan: SizePlan = host.0.get("/v1/plan").unwrap();
     let of = |vm: &str| plan.changes.iter().find(|planned| planned.vm == vm);
     let change = &of("b").unwrap_or_else(|| panic!("{plan:?}")).change;
-    assert!(change.to_bytes < RAM * MIB && change.why.contains("a have use for more"));
+    assert!(change.to_bytes < RAM * MIB && change.why.contains("a has use for more"));
     assert!(plan.unchanged.iter().any(|vm| vm.vm == "a") || of("a").is_some());
     let changes = host.provisioning("b").unwrap().changes;
     assert!(!changes.is_empty() && changes.iter().all(|change| !change.is_ordered));
