@@ -211,7 +211,8 @@ impl Alone {
         if !vm.stalls && !is_refused {
             vm.target = size;
         }
-        if !vm.stalls && !is_refused && !(vm.ignores_growth && size > vm.size) {
+        let is_ignored = vm.ignores_growth && size > vm.size;
+        if !(vm.stalls || is_refused || is_ignored) {
             let taken = vm.size.saturating_sub(size);
             vm.need.free_bytes = vm.need.free_bytes.saturating_sub(taken);
             vm.size = size;

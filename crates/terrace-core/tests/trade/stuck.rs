@@ -206,7 +206,7 @@ fn has_all_after(uses: u64, wait: u64, swap: Option<u64>, faults: impl Fn(u64) -
 
 /// 8. 18, 33 and 63 s without the pause: it is one program that goes around in its memory.
 #[test]
-fn one_that_faults_as_often_until_all_fits_is_helped_within_minutes() {
+fn one_that_faults_as_often_until_all_fits_is_helped_soon() {
     for (uses, most) in [(2600, 120), (3000, 300), (4000, 900)] {
         let after = has_all_after(uses * MIB, 0, None, |_| 10_000);
         assert!(after <= most, "{uses} MiB after {after} s");
@@ -215,7 +215,7 @@ fn one_that_faults_as_often_until_all_fits_is_helped_within_minutes() {
 
 /// 9. What it does not take is no purchase in vain.
 #[test]
-fn one_that_took_nothing_for_a_minute_is_helped_as_soon_as_it_does() {
+fn one_that_took_nothing_for_a_minute_is_helped_once_it_does() {
     let after = has_all_after(2600 * MIB, 60, None, |lacks| lacks / 65_536);
     assert!(after <= 60 + 60, "{after} s");
 }

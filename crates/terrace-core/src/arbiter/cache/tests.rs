@@ -120,7 +120,7 @@ fn a_little_that_is_read_again_is_no_loss() {
 
 /// Steps that were not missed for the time of a watch each.
 #[test]
-fn one_that_reads_again_later_gets_all_back_and_has_to_be_quiet_for_longer() {
+fn one_that_reads_again_later_gets_all_back_and_waits_longer() {
     let mut guest = Guest::new();
     guest.pass(40, 0);
     for _ in 0..5 {
