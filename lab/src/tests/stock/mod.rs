@@ -25,7 +25,7 @@ pub const TESTS: &[Test] = &[
         balance::moves,
     ),
     Test::on_guest(
-        "page_cache_goes_to_one_that_swaps_and_back_if_missed",
+        "page_cache_in_use_stays_beside_one_that_swaps",
         balance::page_cache,
     ),
 ];
