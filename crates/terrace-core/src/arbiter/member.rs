@@ -306,9 +306,7 @@ impl Member {
     fn bound(&mut self, now: Tick, wanted: u64, config: &ArbiterConfig) {
         let size = self.size();
         if wanted > size {
-            let pause =
-                ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
-            let until = Tick(now.0.saturating_add(pause));
+            let until = Tick(now.0.saturating_add(config.pause_ns()));
             self.asked.bound = Some((until, size + (wanted - size) / 2));
         }
     }
@@ -580,11 +578,20 @@ impl Member {
         self.facts.cache.gives(now, self.size(), block, config)
     }
 
-    /// Notes that it is ordered to have less: more than its guest calls free is page cache.
-    pub fn gives_cache(&mut self, step: &Step, config: &ArbiterConfig) {
-        let (size, to) = (self.size(), super::sum(&step.to));
-        if self.lent() == 0 && size.saturating_sub(to) > self.spare(config) {
-            self.facts.cache.give((size, to), config);
+    /// Whether a step takes page cache of it: more than its guest calls free, and no more than a step of its cache beyond
+    /// that. A VM that shrinks since all have more than they may is not watched for it, as it would not get it back.
+    #[must_use]
+    pub fn is_cache(&self, now: Tick, step: &Step, config: &ArbiterConfig) -> bool {
+        let less = self.size().saturating_sub(super::sum(&step.to));
+        let beyond = less.saturating_sub(self.spare(config));
+        self.lent() == 0 && beyond > 0 && beyond <= self.cache(now, config)
+    }
+
+    /// Notes that it is ordered to have less, if that is page cache.
+    pub fn gives_cache(&mut self, now: Tick, step: &Step, config: &ArbiterConfig) {
+        if self.is_cache(now, step, config) {
+            let sizes = (self.size(), super::sum(&step.to));
+            self.facts.cache.give(sizes, config);
         }
     }
 

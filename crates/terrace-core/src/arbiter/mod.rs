@@ -471,9 +471,14 @@ impl Arbiter {
         let takers = decide::takers(&self.members, &targets);
         let name = |id: &ProviderId| known.name(*id);
         let names: Vec<String> = takers.iter().map(name).collect();
+        let on = text::Occasion {
+            now,
+            excess: host.excess(&self.members),
+            takers: &names,
+        };
         let said = steps.into_iter().filter_map(|step| {
             let member = self.members.get(&step.provider)?;
-            let why = text::step(&step, member, &names, &self.config);
+            let why = text::step(&step, member, &on, &self.config);
             let why = why + &self.source(now, &step, known);
             Some((step, why))
         });
@@ -576,7 +581,7 @@ impl Arbiter {
         if let Some(member) = self.members.get_mut(&step.provider) {
             member.asked.pending = Some((id, step.to.clone()));
             if !step.grows() {
-                member.gives_cache(step, &self.config);
+                member.gives_cache(now, step, &self.config);
                 member.past.before_shrink = Some(member.rate());
                 member.give(member.size().saturating_sub(sum(&step.to)));
             }

@@ -48,14 +48,14 @@ impl Purchases {
         (size, swap): (u64, u64),
         config: &ArbiterConfig,
     ) -> Option<Tick> {
-        let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
+        let pause = config.pause_ns();
         let fresh = Series {
             faults,
             swap,
             bought: 0,
             at: now,
         };
-        let most = pause << self.in_vain.min(MOST_DOUBLINGS);
+        let most = pause.saturating_mul(1 << self.in_vain.min(MOST_DOUBLINGS));
         let forgets =
             |series: &Series| now.0.saturating_sub(series.at.0) > pause.saturating_add(most);
         let Some(series) = self.series.filter(|series| !forgets(series)) else {

@@ -70,12 +70,23 @@ impl Host {
 
     /// Memory that nobody has or is on its way to.
     pub fn room(&self, members: &Members) -> Kinds {
-        let mut held = Kinds::default();
-        for member in members.values() {
-            held.add(&member.most_each());
-        }
+        let held = held(members);
         self.capacity.less(&held).at_most_each(self.headroom)
     }
+
+    /// Memory that VMs have, or are on their way to, beyond what there is, bytes.
+    pub fn excess(&self, members: &Members) -> u64 {
+        held(members).less(&self.capacity).from(0)
+    }
+}
+
+/// Memory that VMs have, or are on their way to.
+fn held(members: &Members) -> Kinds {
+    let mut held = Kinds::default();
+    for member in members.values() {
+        held.add(&member.most_each());
+    }
+    held
 }
 
 /// Memory that may be taken of VMs.

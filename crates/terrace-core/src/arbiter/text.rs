@@ -26,11 +26,20 @@ pub(super) fn lacks(member: &Member, config: &ArbiterConfig) -> String {
     )
 }
 
-/// Why a VM gets this size. `takers`: the names of those that lack memory.
+/// The occasion of a decision.
+pub(super) struct Occasion<'a> {
+    pub now: Tick,
+    /// Bytes that VMs have beyond what they may have together.
+    pub excess: u64,
+    /// The names of those that lack memory.
+    pub takers: &'a [String],
+}
+
+/// Why a VM gets this size.
 pub(super) fn step(
     step: &Step,
     member: &Member,
-    takers: &[String],
+    on: &Occasion<'_>,
     config: &ArbiterConfig,
 ) -> String {
     let has = match member.want(config) {
@@ -38,8 +47,7 @@ pub(super) fn step(
         Want::WorkingSet { bytes } => format!("its working set is {}", size_text(bytes)),
         Want::Same => {
             let free = member.need.map_or(0, |(_, need)| need.free_bytes);
-            let less = member.size().saturating_sub(super::sum(&step.to));
-            let cache = match member.lent() == 0 && less > member.spare(config) {
+            let cache = match member.is_cache(on.now, step, config) {
                 true => format!(
                     " and has {} of page cache that it does not miss so far",
                     size_text(member.facts.cache.droppable())
@@ -52,10 +60,14 @@ pub(super) fn step(
     let change = match step.grows() {
         false if member.lent() > 0 => "others lent it memory, and one of them swaps now",
         true => "of what others do not use",
-        false if takers.is_empty() => "for the reserve, which is not full",
+        false if on.excess > 0 => {
+            let excess = size_text(on.excess);
+            return format!("{has}; all VMs together have {excess} more than they may");
+        }
+        false if on.takers.is_empty() => "for the reserve, which is not full",
         false => {
-            let verb = if takers.len() == 1 { "has" } else { "have" };
-            return format!("{has}; {} {verb} use for more", named(takers));
+            let verb = if on.takers.len() == 1 { "has" } else { "have" };
+            return format!("{has}; {} {verb} use for more", named(on.takers));
         }
     };
     format!("{has}; {change}")
@@ -81,9 +93,17 @@ pub(super) fn source(gave: &[(String, u64)], gain_ns: u64) -> String {
 
 /// Page cache that a guest misses.
 pub(super) fn missed(now: Tick, missed: &Missed) -> String {
+    let why = match missed.read {
+        0 => {
+            "nobody counts any more what its guest reads from disk since it gave page cache".into()
+        }
+        read => format!(
+            "its guest read {} from disk since it gave page cache",
+            size_text(read)
+        ),
+    };
     format!(
-        "its guest read {} from disk since it gave page cache: it gets that back, and keeps {} for {} s",
-        size_text(missed.read),
+        "{why}: it gets that back, and keeps {} for {} s",
         size_text(missed.from),
         missed.until.0.saturating_sub(now.0) / 1_000_000_000
     )

@@ -129,8 +129,7 @@ impl Pauses {
 
 /// When something is tried again that did harm.
 fn again(now: Tick, config: &ArbiterConfig) -> Tick {
-    let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
-    Tick(now.0.saturating_add(pause))
+    Tick(now.0.saturating_add(config.pause_ns()))
 }
 
 /// An order for a step of a trade, or for a part of it.

@@ -101,10 +101,7 @@ impl Trials {
             if after <= trial.lost.saturating_add(NOISE_NS) {
                 continue;
             }
-            let review = ArbiterConfig::ns(config.review_ms);
-            let until = now
-                .0
-                .saturating_add(review.saturating_mul(config.retry_factor.into()));
+            let until = now.0.saturating_add(config.pause_ns());
             let is_shared = trial.involved.len() > trial.givers.len();
             for (giver, from) in trial.givers {
                 let Some(member) = members.get_mut(&giver) else {

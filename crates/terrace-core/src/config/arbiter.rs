@@ -134,6 +134,11 @@ impl ArbiterConfig {
         self.rule.divides_by_gain() && !self.live
     }
 
+    /// Time for which a change that was judged wrong is not tried again, ns.
+    pub(crate) fn pause_ns(&self) -> u64 {
+        Self::ns(self.review_ms).saturating_mul(self.retry_factor.into())
+    }
+
     /// Nanoseconds of a parameter in ms.
     pub(crate) fn ns(ms: u64) -> u64 {
         ms.saturating_mul(1_000_000)

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use terrace_core::arbiter::{Arbiter, ArbiterConfig, Known, KnownDemand, Rule, Sizes, TierSize};
 use terrace_core::demand::{Curve, CurveSource, Observed, Point};
 use terrace_proto::provision::{NotOrdered, Ordered, SizesAnswer, SizesWanted};
-use terrace_proto::{GuestMemory, MemoryNeed, MemoryRights, ProviderId, SpeedRights, Tick, VmId};
+use terrace_proto::{
+    GuestMemory, MemoryNeed, MemoryRights, MemoryStanding, ProviderId, SpeedRights, Tick, VmId,
+};
 
 use super::{GIB, MIB};
 
@@ -431,4 +433,76 @@ fn a_refusal_is_a_bound_and_less_is_asked_for() {
     host.frees(2, GIB);
     host.swaps(1, 120);
     assert!(host.vm(1).size > GIB + 300 * MIB, "{:?}", host.orders);
+}
+
+/// Each restart of the daemon would take another part of what VMs have then.
+#[test]
+fn a_live_host_without_a_capacity_takes_nothing_for_a_reserve() {
+    for (capacity_bytes, takes) in [(0, false), (2 * GIB, true)] {
+        let config = ArbiterConfig {
+            rule: Rule::Dp,
+            live: true,
+            capacity_bytes,
+            ..ArbiterConfig::default()
+        };
+        let mut host = Alone::new(config, &[GIB, GIB]);
+        host.frees(2, 800 * MIB);
+        host.seconds(120);
+        assert_eq!(!host.orders.is_empty(), takes, "{:?}", host.orders);
+        host.swaps(1, 30);
+        assert!(host.vm(1).size > GIB, "it was not relieved");
+    }
+}
+
+/// VMs of 2 GiB, of 2.25 GiB that are there, one of which is left alone for this reason.
+fn floors_beside(is_new: bool) -> Vec<(u32, String)> {
+    let config = ArbiterConfig {
+        rule: Rule::Dp,
+        live: true,
+        capacity_bytes: 2 * GIB + 200 * MIB,
+        ..ArbiterConfig::default()
+    };
+    let mut host = Alone::new(config, &[2 * GIB, 2 * GIB]);
+    let provider = ProviderId(2);
+    let seen = MemoryStanding {
+        provider,
+        has_floor: true,
+        is_paused: Some(!is_new),
+        is_migrating: None,
+        is_hugetlb: false,
+        up_ms: None,
+    };
+    // It is new, or stopped for long.
+    let at = if is_new { Tick(0) } else { Tick(SECOND) };
+    host.arbiter.standing(at, seen);
+    host.seconds(20);
+    host.said
+        .into_iter()
+        .filter(|(_, said)| said.contains("not shared"))
+        .collect()
+}
+
+#[test]
+fn floors_beside_one_that_is_left_alone_are_told_from_too_large_ones() {
+    let said = floors_beside(false);
+    let why = "not shared: with what VMs that are left alone have, the floors of the VMs are 256 MiB together, but the host has 200 MiB";
+    assert!(said.iter().any(|(_, said)| said.contains(why)), "{said:?}");
+    // It settles soon: that is no news.
+    assert_eq!(floors_beside(true), []);
+}
+
+/// What is too much goes of all alike; it was said to be for the reserve, and page cache.
+#[test]
+fn what_vms_have_too_much_says_so_and_is_no_page_cache() {
+    let config = ArbiterConfig {
+        rule: Rule::Dp,
+        live: true,
+        capacity_bytes: 3 * GIB,
+        ..ArbiterConfig::default()
+    };
+    let mut host = Alone::new(config, &[2 * GIB, 2 * GIB]);
+    host.seconds(6);
+    let (_, said) = host.said.first().unwrap();
+    let why = "its guest calls 0 B free; all VMs together have 1 GiB more than they may";
+    assert_eq!(said, why);
 }

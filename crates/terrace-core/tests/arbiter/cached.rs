@@ -94,6 +94,21 @@ fn until_it_gives(host: &mut Alone) {
     }
 }
 
+/// One that gave a step of its page cache to one that swaps, beside a third VM.
+fn giver_beside_a_third() -> Alone {
+    let mut host = beside_a_third(ArbiterConfig::default(), &[GIB, 4 * GIB, 4 * GIB]);
+    host.seconds(60);
+    until_it_gives(&mut host);
+    host
+}
+
+/// The one that swaps gets of the 3 GiB that the third one does not use.
+fn is_lent_to(host: &mut Alone, seconds: u64) {
+    host.swaps(1, seconds);
+    let size = host.vm(1).size / MIB;
+    assert!(size > 2048, "{size} MiB beside one with 3 GiB free");
+}
+
 /// The same with a third VM of 4 GiB that uses all it has.
 fn beside_a_third(config: ArbiterConfig, sizes: &[u64]) -> Alone {
     let rule = Rule::Dp;
@@ -102,7 +117,7 @@ fn beside_a_third(config: ArbiterConfig, sizes: &[u64]) -> Alone {
     host
 }
 
-/// 1a. Idle for 20 minutes, then all of its cache is its working set, for an hour.
+/// Idle for 20 minutes, then all of its cache is its working set, for an hour.
 #[test]
 fn one_that_reads_again_later_gets_all_back_that_it_gave() {
     let mut host = beside_files(0);
@@ -115,7 +130,7 @@ fn one_that_reads_again_later_gets_all_back_that_it_gave() {
     assert_eq!(missing, 0, "MiB are missing after an hour");
 }
 
-/// 1b. The same, and the taker swaps no more and has 700 MiB free.
+/// The same, and the taker swaps no more and has 700 MiB free.
 #[test]
 fn one_that_reads_again_later_gets_what_nobody_uses() {
     let mut host = beside_files(0);
@@ -133,7 +148,7 @@ fn one_that_reads_again_later_gets_what_nobody_uses() {
     );
 }
 
-/// 1c. Its working set is read every 10 minutes, for 5 s.
+/// Its working set is read every 10 minutes, for 5 s.
 #[test]
 fn one_that_reads_all_every_ten_minutes_is_not_drained() {
     let mut host = beside_files(0);
@@ -150,7 +165,7 @@ fn one_that_reads_all_every_ten_minutes_is_not_drained() {
     assert!(missing <= 2 * STEP / MIB, "{missing} MiB are missing");
 }
 
-/// 1d. The same every 70 s: a step that ended well is missed by the next read.
+/// The same every 70 s: a step that ended well is missed by the next read.
 #[test]
 fn a_step_that_is_missed_a_minute_later_comes_back() {
     let mut host = beside_files(0);
@@ -167,12 +182,10 @@ fn a_step_that_is_missed_a_minute_later_comes_back() {
     assert!(missing <= STEP / MIB, "{missing} MiB are missing");
 }
 
-/// 2. A liar makes all lending stop, for ever.
+/// A liar makes all lending stop, for ever.
 #[test]
 fn a_guest_that_hides_its_faults_stops_no_lending() {
-    let mut host = beside_a_third(ArbiterConfig::default(), &[GIB, 4 * GIB, 4 * GIB]);
-    host.seconds(60);
-    until_it_gives(&mut host);
+    let mut host = giver_beside_a_third();
     files(&mut host).faults = Some(1_000_000);
     host.swaps(1, 30);
     // Its balloon driver reports -1 from now on; when it is held no more, it gives what it does not use.
@@ -182,17 +195,13 @@ fn a_guest_that_hides_its_faults_stops_no_lending() {
     host.seconds(7200);
     host.frees(3, 3 * GIB);
     host.seconds(70);
-    host.swaps(1, 3600);
-    let size = host.vm(1).size / MIB;
-    assert!(size > 2048, "{size} MiB beside one with 3 GiB free");
+    is_lent_to(&mut host, 3600);
 }
 
-/// 3. One that cannot take its memory back now.
+/// One that cannot take its memory back now.
 #[test]
 fn one_that_is_left_alone_stops_no_lending() {
-    let mut host = beside_a_third(ArbiterConfig::default(), &[GIB, 4 * GIB, 4 * GIB]);
-    host.seconds(60);
-    until_it_gives(&mut host);
+    let mut host = giver_beside_a_third();
     let said = MemoryBalance {
         provider: ProviderId(2),
         is_on: false,
@@ -201,16 +210,12 @@ fn one_that_is_left_alone_stops_no_lending() {
     host.arbiter.balance(Tick(host.second * SECOND), said);
     files(&mut host).faults = Some(1_000_000);
     host.frees(3, 3 * GIB);
-    host.swaps(1, 280);
-    let size = host.vm(1).size / MIB;
-    assert!(size > 2048, "{size} MiB beside one with 3 GiB free");
+    is_lent_to(&mut host, 280);
 }
 
 #[test]
 fn one_above_its_new_ceiling_stops_no_lending() {
-    let mut host = beside_a_third(ArbiterConfig::default(), &[GIB, 4 * GIB, 4 * GIB]);
-    host.seconds(60);
-    until_it_gives(&mut host);
+    let mut host = giver_beside_a_third();
     let rights = MemoryRights {
         provider: ProviderId(2),
         vm: None,
@@ -221,12 +226,10 @@ fn one_above_its_new_ceiling_stops_no_lending() {
     host.arbiter.rights(Tick(host.second * SECOND), rights);
     files(&mut host).faults = Some(1_000_000);
     host.frees(3, 3 * GIB);
-    host.swaps(1, 280);
-    let size = host.vm(1).size / MIB;
-    assert!(size > 2048, "{size} MiB beside one with 3 GiB free");
+    is_lent_to(&mut host, 280);
 }
 
-/// 3c. A trial of the same step ends the hold after 300 s; what was missed holds for 40 minutes.
+/// A trial of the same step ends the hold after 300 s; what was missed holds for 40 minutes.
 #[test]
 fn a_trial_that_shortens_the_hold_stops_no_lending() {
     let mut host = beside_a_third(ArbiterConfig::default(), &[GIB, 4 * GIB, 4 * GIB]);
@@ -248,12 +251,10 @@ fn a_trial_that_shortens_the_hold_stops_no_lending() {
     host.seconds(300);
     host.frees(3, 3 * GIB);
     host.seconds(70);
-    host.swaps(1, 1200);
-    let size = host.vm(1).size / MIB;
-    assert!(size > 2048, "{size} MiB beside one with 3 GiB free");
+    is_lent_to(&mut host, 1200);
 }
 
-/// 6. QEMU does not answer once, as when its disks are busy.
+/// QEMU does not answer once, as when its disks are busy.
 #[test]
 fn one_answer_that_is_missing_ends_no_watch() {
     let mut host = beside_files(0);

@@ -43,7 +43,7 @@ struct Step {
 pub struct Missed {
     /// The VM's size before the step, bytes.
     pub from: u64,
-    /// The bytes that it read since.
+    /// The bytes that it read since; 0: nobody counts its reads any more.
     pub read: u64,
     /// Until when no cache is taken, and the VM is held at that size.
     pub until: Tick,
@@ -132,10 +132,9 @@ impl Cache {
         }
         let review = ArbiterConfig::ns(config.review_ms);
         // One that cannot give it all is not watched for ever.
-        let longest = review.saturating_mul(config.retry_factor.into());
         let passed = |at: Tick, ns: u64| now.0.saturating_sub(at.0) >= ns;
         let is_judged = step.reached.is_some_and(|at| passed(at, review));
-        if is_judged || passed(step.begun.at, longest) {
+        if is_judged || passed(step.begun.at, config.pause_ns()) {
             self.step = None;
         }
         None
@@ -156,23 +155,17 @@ impl Cache {
             return None;
         }
         let took = now.0.saturating_sub(begun.0).saturating_mul(2);
-        self.waits = self.waits.max(took.min(Self::longest(config)));
+        self.waits = self
+            .waits
+            .max(took.min(pause_after(MOST_DOUBLINGS, config)));
         Some(self.miss(now, from, read, config))
     }
 
     fn miss(&mut self, now: Tick, from: u64, read: u64, config: &ArbiterConfig) -> Missed {
         self.step = None;
-        let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
-        let pause = pause.saturating_mul(1 << self.missed.min(MOST_DOUBLINGS));
+        let until = Tick(now.0.saturating_add(pause_after(self.missed, config)));
         self.missed = self.missed.saturating_add(1);
-        let until = Tick(now.0.saturating_add(pause));
         *self.rests.insert(Missed { from, read, until })
-    }
-
-    /// The longest pause, ns.
-    fn longest(config: &ArbiterConfig) -> u64 {
-        let pause = ArbiterConfig::ns(config.review_ms).saturating_mul(config.retry_factor.into());
-        pause.saturating_mul(1 << MOST_DOUBLINGS)
     }
 
     /// The bytes that may be taken now of a guest of this size in whole blocks, beyond what it calls free.
@@ -239,6 +232,13 @@ impl Cache {
         let is_whole = passed >= ArbiterConfig::ns(config.review_ms);
         is_whole.then(|| last.read.saturating_sub(first.read))
     }
+}
+
+/// The pause after so many steps that were missed before, ns.
+fn pause_after(missed: u32, config: &ArbiterConfig) -> u64 {
+    config
+        .pause_ns()
+        .saturating_mul(1 << missed.min(MOST_DOUBLINGS))
 }
 
 #[cfg(test)]

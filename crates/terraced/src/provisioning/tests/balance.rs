@@ -304,7 +304,14 @@ fn sizes_are_said_and_not_ordered_by_default() {
     let of = |vm: &str| plan.changes.iter().find(|planned| planned.vm == vm);
     let change = &of("b").unwrap_or_else(|| panic!("{plan:?}")).change;
     assert!(change.to_bytes < RAM * MIB && change.why.contains("a has use for more"));
-    assert!(plan.unchanged.iter().any(|vm| vm.vm == "a") || of("a").is_some());
+    let kept = plan.unchanged.iter().find(|vm| vm.vm == "a");
+    let why = kept
+        .and_then(|vm| vm.left_alone.clone())
+        .unwrap_or_default();
+    assert!(
+        why.contains("it swaps, and grows once others have given"),
+        "{plan:?}"
+    );
     let changes = host.provisioning("b").unwrap().changes;
     assert!(!changes.is_empty() && changes.iter().all(|change| !change.is_ordered));
     assert!(a.inside().orders.is_empty() && b.inside().orders.is_empty());
@@ -342,6 +349,12 @@ fn vms_that_are_left_alone_say_why() {
     let _: Done = host.0.post("/v1/vms/a/pause").unwrap();
     why("a", "an operator paused it");
     let _: Done = host.0.post("/v1/vms/a/resume").unwrap();
+    host.until("a", |seen| seen.left_alone.is_none());
+    let _: Done = host.0.post("/v1/pause").unwrap();
+    why("a", "an operator paused all VMs");
+    let plan: SizePlan = host.0.get("/v1/plan").unwrap();
+    assert_eq!(plan.changes, []);
+    let _: Done = host.0.post("/v1/resume").unwrap();
     host.until("a", |seen| seen.left_alone.is_none());
     assert!(b.inside().orders.is_empty());
 }
