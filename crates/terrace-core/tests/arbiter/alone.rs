@@ -483,7 +483,7 @@ fn floors_beside(is_new: bool) -> Vec<(u32, String)> {
 }
 
 #[test]
-fn floors_beside_one_that_is_left_alone_are_told_from_too_large_ones() {
+fn floors_beside_one_that_is_left_alone_have_their_own_words() {
     let said = floors_beside(false);
     let why = "not shared: with what VMs that are left alone have, the floors of the VMs are 256 MiB together, but the host has 200 MiB";
     assert!(said.iter().any(|(_, said)| said.contains(why)), "{said:?}");
@@ -491,7 +491,7 @@ fn floors_beside_one_that_is_left_alone_are_told_from_too_large_ones() {
     assert_eq!(floors_beside(true), []);
 }
 
-/// What is too much goes of all alike; it was said to be for the reserve, and page cache.
+/// Memory beyond the capacity goes of all alike; it was said to be for the reserve, and page cache.
 #[test]
 fn what_vms_have_too_much_says_so_and_is_no_page_cache() {
     let config = ArbiterConfig {

@@ -148,7 +148,7 @@ fn one_that_reads_again_later_gets_what_nobody_uses() {
     );
 }
 
-/// Its working set is read every 10 minutes, for 5 s.
+/// A working set that is read every 10 minutes, for 5 s.
 #[test]
 fn one_that_reads_all_every_ten_minutes_is_not_drained() {
     let mut host = beside_files(0);

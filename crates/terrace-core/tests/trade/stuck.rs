@@ -204,7 +204,7 @@ fn has_all_after(uses: u64, wait: u64, swap: Option<u64>, faults: impl Fn(u64) -
     7200
 }
 
-/// 8. 18, 33 and 63 s without the pause: it is one program that goes around in its memory.
+/// A pause of purchases made 18, 33 and 63 s minutes and hours: it is one program that goes around in its memory.
 #[test]
 fn one_that_faults_as_often_until_all_fits_is_helped_soon() {
     for (uses, most) in [(2600, 120), (3000, 300), (4000, 900)] {
@@ -213,14 +213,14 @@ fn one_that_faults_as_often_until_all_fits_is_helped_soon() {
     }
 }
 
-/// 9. What it does not take is no purchase in vain.
+/// Memory that it does not take is no purchase in vain.
 #[test]
 fn one_that_took_nothing_for_a_minute_is_helped_once_it_does() {
     let after = has_all_after(2600 * MIB, 60, None, |lacks| lacks / 65_536);
     assert!(after <= 60 + 60, "{after} s");
 }
 
-/// 10. Its faults fall as they should, but its used swap is not known (it swapped before it was found: a page) or is none (mapped files).
+/// The faults of one fall as they should, but its used swap is not known (it swapped before it was found: a page) or is none (mapped files).
 #[test]
 fn one_whose_used_swap_is_unknown_buys_all_that_it_can_pay() {
     for swap in [None, Some(0), Some(4096)] {

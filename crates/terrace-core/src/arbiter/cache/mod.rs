@@ -96,7 +96,7 @@ impl Cache {
         missed.or_else(|| self.misses_all(now, size, config))
     }
 
-    /// Its reads are not counted: nothing is taken, and what it gave is not watched any more, so it gets that back.
+    /// Nobody counts its reads: nothing is taken, and what it gave is not watched any more, so it gets that back.
     fn see_nothing(&mut self, now: Tick, config: &ArbiterConfig) -> Option<Missed> {
         let last = self.samples.last()?.at;
         let review = ArbiterConfig::ns(config.review_ms);

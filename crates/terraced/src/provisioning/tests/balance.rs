@@ -304,8 +304,8 @@ fn sizes_are_said_and_not_ordered_by_default() {
     let of = |vm: &str| plan.changes.iter().find(|planned| planned.vm == vm);
     let change = &of("b").unwrap_or_else(|| panic!("{plan:?}")).change;
     assert!(change.to_bytes < RAM * MIB && change.why.contains("a has use for more"));
-    let kept = plan.unchanged.iter().find(|vm| vm.vm == "a");
-    let why = kept
+    let unchanged = plan.unchanged.iter().find(|vm| vm.vm == "a");
+    let why = unchanged
         .and_then(|vm| vm.left_alone.clone())
         .unwrap_or_default();
     assert!(
