@@ -195,7 +195,7 @@ impl Guest {
                 continue;
             };
             let name = tier_name(kind, i);
-            if seen.is_honest() {
+            if seen.is_honest(kind) {
                 if state.low_reports >= REPORTS {
                     let said =
                         format!("all memory that it claims to have given back of {name} is gone");
@@ -309,7 +309,7 @@ impl Guest {
                 // If the guest had given back less when this was verified, the rest is not proven.
                 let given = tier.whole_bytes.saturating_sub(tier.size_bytes);
                 let is_all = seen.claimed_bytes >= given - given / 100;
-                seen.is_honest() && (is_all || !needs_proof)
+                seen.is_honest(kind) && (is_all || !needs_proof)
             });
             // A driver that went may have let its balloon go with it, so the tier counts whole at once. To count as
             // inflated takes all of it: the driver knows the targets, they are met, and the host's memory agrees.

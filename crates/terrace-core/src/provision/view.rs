@@ -154,7 +154,7 @@ fn admission(provider: &Provider) -> String {
 fn is_dishonest(provider: &Provider) -> bool {
     let tiers = provider.seen.iter().flat_map(|seen| &seen.status.tiers);
     let mut seen = tiers.filter_map(|tier| tier.verified);
-    seen.any(|seen| !seen.is_honest())
+    seen.any(|seen| !seen.is_honest(provider.kind()))
 }
 
 fn seconds(now: Tick, at: Tick) -> f64 {

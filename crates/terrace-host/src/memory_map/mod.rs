@@ -10,6 +10,7 @@
 mod build;
 mod layout;
 mod procfs;
+mod resident;
 mod unscannable;
 mod watch;
 
@@ -23,6 +24,7 @@ use crate::qemu::QemuError;
 
 pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
 pub use layout::Layout;
+pub(crate) use resident::resident_ram;
 pub use unscannable::Unscannable;
 pub use watch::{MapDoubt, MapWatch};
 

@@ -29,7 +29,7 @@ pub(super) struct Mapping {
 }
 
 /// The identity of a file while it exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileId {
     pub major: u32,
     pub minor: u32,
@@ -58,6 +58,24 @@ impl FileId {
 pub(super) fn mappings(root: &HostRoot, pid: u32) -> Result<Vec<Mapping>, ReadError> {
     let text = root.read(format!("proc/{pid}/maps"))?;
     Ok(text.lines().filter_map(mapping).collect())
+}
+
+/// Bytes of these mappings that are resident. Mappings that the kernel does not list any more have none.
+pub(super) fn resident(root: &HostRoot, pid: u32, of: &[&Mapping]) -> Result<u64, ReadError> {
+    let text = root.read(format!("proc/{pid}/smaps"))?;
+    let mut is_one = false;
+    let mut bytes = 0_u64;
+    for line in text.lines() {
+        if let Some(kib) = line.strip_prefix("Rss:") {
+            let kib = kib.trim().trim_end_matches("kB").trim().parse().unwrap_or(0);
+            if is_one {
+                bytes = bytes.saturating_add(u64::saturating_mul(kib, 1024));
+            }
+        } else if let Some(found) = mapping(line) {
+            is_one = of.iter().any(|m| m.start < found.end && found.start < m.end);
+        }
+    }
+    Ok(bytes)
 }
 
 /// One line such as `7fc58ffff000-7fc6cffff000 rw-s 00000000 00:1b 2    /dev/shm/x`.

@@ -3,7 +3,9 @@
 use terrace_proto::PAGE_SIZE;
 
 use super::{Bytes, ResizeError};
+use crate::memory_map::{MemoryMapError, resident_ram};
 use crate::qemu::Monitor;
+use crate::{HostRoot, process_memory};
 
 /// The least that a balloon may leave to a guest: below it no Linux lives, and a number so small is more likely
 /// a wrong unit.
@@ -19,6 +21,29 @@ pub struct Balloon {
 }
 
 impl Balloon {
+    /// Bytes of host memory behind the VM's RAM, or an upper bound of them if that is no more than its size. `None` if they
+    /// cannot be measured.
+    ///
+    /// # Errors
+    /// If QEMU or the kernel does not report where RAM is.
+    pub fn present(
+        &self,
+        root: &HostRoot,
+        pid: u32,
+        monitor: &mut Monitor,
+    ) -> Result<Option<u64>, MemoryMapError> {
+        let Some(resident) = process_memory::resident(root, pid) else {
+            return Ok(None);
+        };
+        // Private RAM is no more than all that is private; to measure it alone takes longer. Files may have memory that the
+        // process does not map.
+        let given = self.ram.saturating_sub(self.size);
+        if resident.shared_bytes <= given / 100 && resident.bytes() <= self.size {
+            return Ok(Some(resident.bytes()));
+        }
+        resident_ram(root, pid, monitor)
+    }
+
     /// The VM's total size if tiers are to have that many bytes: their sum.
     ///
     /// # Errors

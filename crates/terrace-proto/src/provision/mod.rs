@@ -17,6 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{OrderId, PAGE_SIZE, ProviderId, ResizeId, TierId};
 
+/// Pages of a balloon that may still be there, however few it has: 64 MiB.
+const BALLOON_MAY_LEAVE: u64 = (64 << 20) / PAGE_SIZE;
+
 /// Most tiers that a provider may have.
 pub const MAX_TIERS: usize = TierId::MAX;
 
@@ -113,6 +116,15 @@ impl ProviderKind {
     #[must_use]
     pub fn needs_proof(self) -> bool {
         self == Self::HyperFlex
+    }
+
+    /// The most of the claimed pages that may still be there without the guest having anything to do with it. A balloon gives
+    /// single pages back, and the host's khugepaged fills the 2 MiB that it took some of.
+    fn may_leave(self, claimed: u64) -> u64 {
+        match self {
+            Self::Balloon => (claimed / 8).max(BALLOON_MAY_LEAVE),
+            Self::HyperFlex | Self::VirtioMem => claimed / 100,
+        }
     }
 
     /// Whether the mechanism resizes each tier separately.
@@ -310,11 +322,11 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Whether at least 99 % of the memory that the guest claims to have given back is gone.
+    /// Whether the memory that the guest claims to have given back is gone, as far as the mechanism may leave some of it.
     #[must_use]
-    pub fn is_honest(&self) -> bool {
+    pub fn is_honest(&self, kind: ProviderKind) -> bool {
         let (retained, claimed) = self.pages();
-        claimed == 0 || u128::from(retained) * 100 <= u128::from(claimed)
+        retained <= kind.may_leave(claimed)
     }
 
     /// The share of the memory that the guest claims to have given back that is really gone, 0 to 1. For people.

@@ -39,6 +39,9 @@ use this_host::ThisHost;
 /// Longest sleep of the loop, and so the longest time until a VM that ended is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// Longest time for which a daemon that ends waits for VMs' monitors.
+const PUT_BACK: Duration = Duration::from_secs(5);
+
 /// The state of the daemon's thread.
 pub struct Daemon {
     /// The daemon's configuration.
@@ -107,7 +110,19 @@ impl Daemon {
                 self.handle(Event::Timer);
             }
         }
+        self.put_back();
         self.session.finish()
+    }
+
+    /// Puts back what was changed of VMs that are resized: how often QEMU asks their guests for statistics.
+    fn put_back(&mut self) {
+        let late = self.provisioning.shut_down(PUT_BACK);
+        if late > 0 {
+            tracing::warn!(
+                "{late} VMs did not answer within {} s: QEMU may go on asking their guests for statistics",
+                PUT_BACK.as_secs()
+            );
+        }
     }
 
     fn take(&mut self, input: Input) {

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use terrace_api::provision::ProvisioningStatus;
 use terrace_config::VmConfig;
@@ -48,7 +49,7 @@ use crate::messages::{Input, ProviderNews};
 use crate::registry::{Registry, VmKey};
 use crate::served::{ResizeAnswer, Resized};
 use lookout::Lookout;
-use reconciler::{Reconciler, Ticket};
+use reconciler::{End, Reconciler, Ticket};
 
 /// All resizable memory of this host.
 pub struct Provisioning {
@@ -280,6 +281,19 @@ impl Provisioning {
         let gone = gone.collect();
         self.without.retain(|vm, _| vms.has(*vm));
         gone
+    }
+
+    /// Ends all reconcilers, so that what they changed of their providers is put back. Returns how many of them had not ended
+    /// after this time: their providers do not answer.
+    pub fn shut_down(&mut self, within: Duration) -> usize {
+        let provisioned = std::mem::take(&mut self.provisioned);
+        let ends = provisioned
+            .into_values()
+            .filter_map(|mut vm| vm.reconciler.end());
+        let ends: Vec<End> = ends.collect();
+        let by = Instant::now() + within;
+        let late = ends.into_iter().filter_map(|end| (!end.wait(by)).then_some(()));
+        late.count()
     }
 
     /// The event for the engine that follows from a reconciler's news. `host`: the host's free memory, read if a client

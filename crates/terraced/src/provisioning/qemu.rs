@@ -44,6 +44,7 @@ pub fn find(context: &VmContext) -> Find {
                 Means::Balloon(_) => Box::new(OneBalloon {
                     guest: GuestReader::new(monitor.clone(), is_balanced),
                     monitor,
+                    root: context.root.clone(),
                     target: None,
                     is_met: false,
                     watch: Watch::default(),
@@ -73,6 +74,7 @@ struct VirtioMem {
 struct OneBalloon {
     monitor: Door,
     guest: GuestReader,
+    root: HostRoot,
     /// The last ordered size, bytes, until another program orders a size; QEMU does not report it.
     target: Option<u64>,
     /// Whether that size was reached.
@@ -122,10 +124,15 @@ impl Provider for OneBalloon {
         mechanism(ProviderKind::Balloon, text, &self.monitor.path)
     }
 
-    fn query(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
+    fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut monitor = self.monitor.connect()?;
-        let Balloon { size, ram } = balloon(&mut monitor)?;
+        let seen = balloon(&mut monitor)?;
+        let Balloon { size, ram } = seen;
         self.guest.read(&mut monitor);
+        let verified = match self.monitor.pid.filter(|_| verify) {
+            Some(pid) => self.verify(pid, seen, &mut monitor)?,
+            None => None,
+        };
         // From a target that was reached the size goes away by another program's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
         self.target = mine;
@@ -138,6 +145,7 @@ impl Provider for OneBalloon {
             target_bytes: target,
             size_bytes: size,
             stuck: stuck.map(|stuck| stuck.by_balloon()),
+            verified,
             ..TierStatus::default()
         }]))
     }
@@ -153,6 +161,25 @@ impl Provider for OneBalloon {
         Balloon::order(&mut monitor, total).map_err(trouble)?;
         (self.target, self.is_met) = (Some(total), false);
         Ok(())
+    }
+}
+
+impl OneBalloon {
+    /// The host's figures for the VM's RAM. A size that the guest raises meanwhile is no lie; pages that it reported free are
+    /// not present, and count as its own.
+    fn verify(
+        &self,
+        pid: u32,
+        seen: Balloon,
+        monitor: &mut Monitor,
+    ) -> Result<Option<Verified>, ProviderError> {
+        let present = seen.present(&self.root, pid, monitor);
+        let size = balloon(monitor)?.size.max(seen.size);
+        Ok(present.ok().flatten().map(|present| Verified {
+            present_bytes: present,
+            claimed_bytes: seen.ram.saturating_sub(size),
+            retained_bytes: present.saturating_sub(size),
+        }))
     }
 }
 

@@ -5,6 +5,7 @@
 //! given yet is taken back by [`Ticket::withdraw`]. It leaves to others: the time of a query, the meaning of its
 //! result, and which orders are admitted (`terrace_core::provision`).
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -54,11 +55,25 @@ impl Ticket {
     }
 }
 
+/// The end of a reconciler's thread: a channel that it closes.
+#[derive(Debug)]
+pub struct End(Receiver<Infallible>);
+
+impl End {
+    /// Waits until the thread has put back what it changed of its provider. Returns whether it had by this time.
+    pub fn wait(self, by: Instant) -> bool {
+        let left = by.saturating_duration_since(Instant::now());
+        self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
 /// A reconciler's thread. It ends when this is dropped, as soon as its provider lets it.
 pub struct Reconciler {
     asks: Sender<Ask>,
     /// Whether a fault of its own ended the thread.
     has_failed: Arc<AtomicBool>,
+    /// `None` once somebody waits for it.
+    end: Option<End>,
 }
 
 impl Reconciler {
@@ -71,6 +86,7 @@ impl Reconciler {
         inbox: Sender<Input>,
     ) -> std::io::Result<Self> {
         let (asks, asked) = channel();
+        let (ends, ended) = channel();
         let has_failed = Arc::new(AtomicBool::new(false));
         let sharers = Sharers::new(
             u64::from(id.0),
@@ -100,13 +116,26 @@ impl Reconciler {
             is_held: false,
             lease_at: None,
         };
-        confine::spawn(Role::Reconciler, move || body.run())?;
-        Ok(Self { asks, has_failed })
+        confine::spawn(Role::Reconciler, move || {
+            // Closed after the provider was put back as it was.
+            let _ends = ends;
+            body.run();
+        })?;
+        Ok(Self {
+            asks,
+            has_failed,
+            end: Some(End(ended)),
+        })
     }
 
     /// Whether a fault of its own ended the thread.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// The end of the thread, to be waited for when this has been dropped.
+    pub fn end(&mut self) -> Option<End> {
+        self.end.take()
     }
 
     /// Requests a query of the provider.

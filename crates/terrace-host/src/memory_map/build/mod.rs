@@ -104,15 +104,19 @@ pub(super) struct Placed {
 }
 
 /// The sources of a map, read at once.
-struct Parts {
-    descriptors: Descriptors,
+pub(super) struct Parts {
+    pub descriptors: Descriptors,
     layout: Layout,
-    mappings: Vec<Mapping>,
+    pub mappings: Vec<Mapping>,
 }
 
 impl Parts {
     /// QEMU's word for where the guest's RAM is, between what the process has open before and maps after it.
-    fn read(root: &HostRoot, pid: u32, tree: &mut impl MemoryTree) -> Result<Self, MemoryMapError> {
+    pub fn read(
+        root: &HostRoot,
+        pid: u32,
+        tree: &mut impl MemoryTree,
+    ) -> Result<Self, MemoryMapError> {
         let descriptors = Descriptors::read(root, pid)?;
         let (layout, mappings) = Layout::read(root, pid, tree)?;
         Ok(Self {
@@ -122,7 +126,7 @@ impl Parts {
         })
     }
 
-    fn runs(&self) -> impl Iterator<Item = Placed> + '_ {
+    pub fn runs(&self) -> impl Iterator<Item = Placed> + '_ {
         self.layout.pieces.iter().map(|piece| Placed {
             gpa: piece.gpa,
             len: piece.len,

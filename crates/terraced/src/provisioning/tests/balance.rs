@@ -14,8 +14,12 @@ use terrace_testkit::monitor::{self, CLOSE};
 use super::super::Provisioning;
 use super::super::finder;
 use super::MIB;
+use super::script::live;
 use crate::messages::State;
 use crate::played::{Served, serve_resizable};
+
+/// The address of a VM's RAM in QEMU.
+pub const HVA: u64 = 0x7f00_0000_0000;
 
 /// RAM of each VM, MiB.
 pub const RAM: u64 = 512;
@@ -45,6 +49,8 @@ pub struct Inside {
     /// The fate of each command; `None`: it is answered.
     pub trouble: Option<Trouble>,
     pub orders: Vec<u64>,
+    /// Whether QEMU says where its RAM is: at [`HVA`].
+    pub is_mapped: bool,
 }
 
 /// The fate of a command instead of an answer.
@@ -72,6 +78,7 @@ impl Vm {
             migration: None,
             trouble: None,
             orders: Vec::new(),
+            is_mapped: false,
         })))
     }
 
@@ -101,6 +108,11 @@ impl Inside {
     fn answer(&mut self, request: &Value) -> Value {
         let arguments = &request["arguments"];
         let result = match request["execute"].as_str().unwrap_or_default() {
+            "query-memdev" if self.is_mapped => json!([{
+                "id": "m0", "size": RAM * MIB, "merge": true, "dump": true, "prealloc": false, "share": false,
+                "host-nodes": [], "policy": "default",
+            }]),
+            "human-monitor-command" if self.is_mapped => json!(where_is(&arguments["command-line"])),
             "query-memory-devices" | "query-memdev" => json!([]),
             "query-memory-size-summary" => json!({"base-memory": RAM * MIB}),
             "query-balloon" => json!({"actual": self.size}),
@@ -149,6 +161,20 @@ impl Inside {
     }
 }
 
+/// QEMU's answer to where guest memory is.
+fn where_is(question: &Value) -> String {
+    let question = question.as_str().unwrap_or_default();
+    let Some(gpa) = question.strip_prefix("gpa2hva 0x") else {
+        let last = RAM * MIB - 1;
+        return format!(
+            "FlatView #0\r\n AS \"memory\", root: system\r\n  {:016x}-{last:016x} (prio 0, ram): m0\r\n",
+            0
+        );
+    };
+    let gpa = u64::from_str_radix(gpa, 16).unwrap();
+    format!("Host virtual address for {gpa:#x} (m0) is {:#x}\r\n", HVA + gpa)
+}
+
 /// A daemon that found these VMs: `a`, `b`, and so on.
 pub struct Host(pub Served);
 
@@ -156,10 +182,16 @@ pub const ON: &str = "[balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_
 pub const FLOORS: &str = "[vm.a]\nmemory_floor = \"64MiB\"\n[vm.b]\nmemory_floor = \"64MiB\"\n";
 
 pub fn host(vms: &[&Vm], config: &str) -> Host {
+    host_of(vms, config, None)
+}
+
+/// The same, with the process of the first VM.
+pub fn host_of(vms: &[&Vm], config: &str, pid: Option<u32>) -> Host {
     let pace = ProvisionConfig {
         under_way_ms: 20,
         idle_ms: 50,
         balanced_ms: 50,
+        verify_ms: 50,
         patience_ms: 60_000,
         ..ProvisionConfig::default()
     };
@@ -183,8 +215,11 @@ pub fn host(vms: &[&Vm], config: &str) -> Host {
     let zones = "Node 0, zone Normal\n  pages free 2097152\n  high 0\n\
                  Node 1, zone Normal\n  pages free 2097152\n  high 0\n";
     crate::played::put(served.folder.path(), "proc/zoneinfo", zones);
-    for (name, _) in ["a", "b"].iter().zip(vms) {
-        served.find(name, None, State::Ignored);
+    if let Some(pid) = pid {
+        live(served.folder.path(), pid);
+    }
+    for ((name, _), pid) in ["a", "b"].iter().zip(vms).zip([pid, None]) {
+        served.find(name, pid, State::Ignored);
     }
     Host(served)
 }
@@ -289,6 +324,22 @@ fn a_guest_that_swaps_gets_memory_of_one_that_idles() {
         });
         assert!(shown >= Some(least), "{figure} {shown:?} in\n{figures}");
     }
+}
+
+#[test]
+fn a_daemon_that_ends_has_qemu_ask_guests_no_more() {
+    let (a, b) = (Vm::new(256, 100), Vm::new(RAM, 100));
+    // Somebody else has QEMU ask this one.
+    b.inside().interval = 10;
+    let host = host(&[&a, &b], &format!("{ON}{FLOORS}"));
+    for vm in ["a", "b"] {
+        host.until(vm, |seen| seen.free_bytes.is_some());
+    }
+    let asked = [&a, &b].map(|vm| vm.inside().interval);
+    assert_eq!(asked, [2, 10]);
+    drop(host);
+    let asks = [&a, &b].map(|vm| vm.inside().interval);
+    assert_eq!(asks, [0, 10]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod balance_faults;
 mod device;
 mod faults;
 mod qemu;
+mod resident;
 mod script;
 mod shared_ram;
 
