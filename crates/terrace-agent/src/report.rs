@@ -1,6 +1,8 @@
 //! The report about the guest and its agent for the host.
 
-use terrace_proto::agent::{Activity, Faults, Mechanism, NodeMemory, Pressure, Report, Text};
+use terrace_proto::agent::{
+    Activity, Faults, Mechanism, NodeMemory, Pressure, Report, SwapSpace, Text,
+};
 use terrace_sys::HostRoot;
 
 use crate::view::{AgentParts, cost};
@@ -51,6 +53,21 @@ fn faults(root: &HostRoot) -> Faults {
     }
 }
 
+/// Swap space; `None` if the kernel does not say.
+fn swap(root: &HostRoot) -> Option<SwapSpace> {
+    let text = root.read("proc/meminfo").ok()?;
+    let bytes = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let (total_bytes, free) = (bytes("SwapTotal:")?, bytes("SwapFree:")?);
+    Some(SwapSpace {
+        total_bytes,
+        used_bytes: total_bytes.saturating_sub(free),
+    })
+}
+
 /// The report for the host.
 #[must_use]
 pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
@@ -89,6 +106,7 @@ pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
         budgets: instructions.budgets,
         frames_taken: 0,
         frames_refused: totals.frames_refused,
+        swap: swap(root),
     }
 }
 
@@ -113,6 +131,21 @@ mod tests {
         for bad in ["", "some avg10=x total=1\nfull", "some\nfull"] {
             assert_eq!(parse_pressure(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn used_swap_is_what_is_not_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(dir.path());
+        assert_eq!(swap(&root), None);
+        std::fs::create_dir(dir.path().join("proc")).unwrap();
+        let text = "MemTotal: 9 kB\nSwapTotal:     1024 kB\nSwapFree:       24 kB\n";
+        std::fs::write(dir.path().join("proc/meminfo"), text).unwrap();
+        let expected = SwapSpace {
+            total_bytes: 1 << 20,
+            used_bytes: 1000 << 10,
+        };
+        assert_eq!(swap(&root), Some(expected));
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Known for Host {
         Some(Sizes {
             tiers: vec![tier],
             still: None,
+            unplugs: false,
         })
     }
 

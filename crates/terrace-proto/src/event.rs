@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::provision::{OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted};
 use crate::{
-    FaultReport, Gfn, GuestMemory, HostMemory, MemoryBalance, MemoryNeed, MemoryRights,
-    MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId, ProviderId,
-    RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
+    AgentMemory, FaultReport, Gfn, GuestMemory, HostMemory, MemoryBalance, MemoryNeed,
+    MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId,
+    ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -72,6 +72,8 @@ pub enum Event {
     GuestMemory(Box<GuestMemory>),
     /// The host's own memory.
     HostMemory(HostMemory),
+    /// The word of an agent in a guest on its memory.
+    AgentMemory(AgentMemory),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -125,6 +125,17 @@ pub struct GuestMemory {
     pub disk_read_bytes: Option<u64>,
 }
 
+/// The word of an agent in a guest on its memory, beside what its balloon driver says. Untrusted; `None`: not said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentMemory {
+    /// The provider that resizes the VM.
+    pub provider: ProviderId,
+    /// Swap space that is in use, bytes.
+    pub used_swap_bytes: Option<u64>,
+    /// Time in which some task waited for memory, ns, a counter (`some total` of /proc/pressure/memory).
+    pub waited_ns: Option<u64>,
+}
+
 /// The host's own memory, every few seconds while memory is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMemory {

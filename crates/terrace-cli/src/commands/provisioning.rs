@@ -105,8 +105,12 @@ fn balance_text(balance: &BalanceStatus) -> String {
         };
         let cache = balance.cache_bytes.map(render::bytes);
         let cache = cache.map_or_else(String::new, |cache| format!(", {cache} of page cache"));
+        let about = match balance.is_swap_estimate {
+            true => "an estimated ",
+            false => "",
+        };
         out += &format!(
-            "  the guest says: {} free{cache}, about {} of swap used{swaps} ({age:.0} s ago)\n",
+            "  the guest says: {} free{cache}, {about}{} of swap used{swaps} ({age:.0} s ago)\n",
             render::bytes(free),
             render::bytes(swap)
         );

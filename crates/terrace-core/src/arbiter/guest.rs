@@ -2,7 +2,9 @@
 //! old, or lie.
 
 use terrace_proto::provision::ProviderStatus;
-use terrace_proto::{GuestMemory, MemoryNeed, MemoryTiers, PAGE_SIZE, ProviderId, Tick, TierId};
+use terrace_proto::{
+    AgentMemory, GuestMemory, MemoryNeed, MemoryTiers, PAGE_SIZE, ProviderId, Tick, TierId,
+};
 
 use crate::config::ArbiterConfig;
 
@@ -52,6 +54,37 @@ pub struct Guest {
     pub seen: Option<GuestMemory>,
     /// Reports of the guest to its device, and when that number was first seen.
     reports: Option<(u64, Tick)>,
+    /// The last word of an agent in the guest, and when it came.
+    pub agent: Option<(Tick, AgentMemory)>,
+    lost: Lost,
+    /// Whether used swap is an estimate; `None` before the first statistics.
+    pub estimates_swap: Option<bool>,
+    /// Whether the last used swap is of another source than the one before: they do not compare.
+    pub has_other_source: bool,
+}
+
+/// Time that a guest lost for want of memory: what its agent says, else an estimate by its faults. The one may begin or end
+/// while the other goes on, so what each adds is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lost {
+    total_ns: u64,
+    /// Counters by the last statistics: major faults, and the time that was said.
+    last: Option<(u64, Option<u64>)>,
+}
+
+impl Lost {
+    /// Takes in the counters of now, and returns the time lost so far, ns. Counters that fall are those of a guest that
+    /// started anew.
+    fn add(&mut self, faults: u64, waited_ns: Option<u64>, config: &ArbiterConfig) -> u64 {
+        let last = self.last.replace((faults, waited_ns));
+        let (had, waited_before) = last.unwrap_or((faults, waited_ns));
+        let more = match (waited_before, waited_ns) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => faults.saturating_sub(had).saturating_mul(config.fault_ns),
+        };
+        self.total_ns = self.total_ns.saturating_add(more);
+        self.total_ns
+    }
 }
 
 impl Guest {
@@ -59,6 +92,7 @@ impl Guest {
     /// bytes.
     pub fn need(
         &mut self,
+        now: Tick,
         seen: &GuestMemory,
         whole: u64,
         config: &ArbiterConfig,
@@ -68,16 +102,29 @@ impl Guest {
         self.silence = free.err();
         let free_bytes = free.ok()?;
         let major_faults = seen.major_faults.unwrap_or(0);
-        let estimate = major_faults.saturating_mul(config.fault_ns);
+        let estimate = self.used_swap(seen);
+        let agent = self.agent_now(now);
+        let waited_ns = seen.waited_ns.or(agent.and_then(|said| said.waited_ns));
+        let used = agent.and_then(|said| said.used_swap_bytes);
+        let before = self.estimates_swap.replace(used.is_none());
+        self.has_other_source = before.is_some_and(|before| before != used.is_none());
         Some(MemoryNeed {
             provider: seen.provider,
             free_bytes,
-            used_swap_bytes: self.used_swap(seen),
+            used_swap_bytes: used.unwrap_or(estimate),
             major_faults,
-            lost_ns: seen.waited_ns.unwrap_or(estimate),
+            lost_ns: self.lost.add(major_faults, waited_ns, config),
             // Not told by any stock guest.
             huge_percent: 0,
         })
+    }
+
+    /// The agent's word, unless it is too old.
+    pub fn agent_now(&self, now: Tick) -> Option<AgentMemory> {
+        let lasts = |at: Tick| now.0.saturating_sub(at.0) <= super::member::NEED_LASTS;
+        self.agent
+            .filter(|(at, _)| lasts(*at))
+            .map(|(_, said)| said)
     }
 
     /// The statistics that a guest reports to its device; `None` if it reports none.
@@ -167,7 +214,47 @@ mod tests {
     }
 
     fn need(guest: &mut Guest, seen: GuestMemory) -> Option<MemoryNeed> {
-        guest.need(&seen, 1024 * MIB, &ArbiterConfig::default())
+        guest.need(Tick(0), &seen, 1024 * MIB, &ArbiterConfig::default())
+    }
+
+    fn agent_says(used_mib: Option<u64>, waited_ms: Option<u64>) -> AgentMemory {
+        AgentMemory {
+            provider: ProviderId(7),
+            used_swap_bytes: used_mib.map(|mib| mib * MIB),
+            waited_ns: waited_ms.map(|ms| ms * 1_000_000),
+        }
+    }
+
+    #[test]
+    fn used_swap_is_the_agents_while_it_speaks_and_an_estimate_else() {
+        let mut guest = Guest::default();
+        let mut used = |s: u64, said_at: Option<u64>| {
+            guest.agent = said_at.map(|s| (Tick(s * 1_000_000_000), agent_says(Some(300), None)));
+            let at = Tick(s * 1_000_000_000);
+            let config = ArbiterConfig::default();
+            let need = guest.need(at, &said(0, (0, 600)), 1024 * MIB, &config);
+            (need.unwrap().used_swap_bytes / MIB, guest.has_other_source)
+        };
+        assert_eq!(used(0, None), (0, false));
+        assert_eq!(used(2, Some(1)), (300, true));
+        assert_eq!(used(4, Some(3)), (300, false));
+        // It fell silent.
+        assert_eq!(used(30, Some(3)), (0, true));
+    }
+
+    #[test]
+    fn lost_time_goes_on_when_an_agent_begins_to_say_it() {
+        let config = ArbiterConfig::default();
+        let mut lost = Lost::default();
+        let fault = config.fault_ns;
+        assert_eq!(lost.add(1000, None, &config), 0);
+        assert_eq!(lost.add(1010, None, &config), 10 * fault);
+        // Its counter is as old as the guest: that is no time of now.
+        assert_eq!(lost.add(1010, Some(1 << 40), &config), 10 * fault);
+        assert_eq!(lost.add(1090, Some((1 << 40) + 7), &config), 10 * fault + 7);
+        assert_eq!(lost.add(1091, None, &config), 11 * fault + 7);
+        // The guest started anew.
+        assert_eq!(lost.add(3, Some(5), &config), 11 * fault + 7);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The part of a live host: the statistics of stock guests, and which VMs are left alone.
 
 use terrace_proto::provision::ProviderStatus;
-use terrace_proto::{GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick};
+use terrace_proto::{AgentMemory, GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick};
 
 use super::standing::Standing;
 use super::{Arbiter, Decision, text};
+use crate::demand::Swap;
 use crate::provision::Sizes;
 
 impl Arbiter {
@@ -24,7 +25,11 @@ impl Arbiter {
             });
             self.schedule.change(now, &self.config);
         }
-        match member.facts.guest.need(seen, whole, &self.config) {
+        let need = member.facts.guest.need(now, seen, whole, &self.config);
+        if member.facts.guest.has_other_source {
+            member.swap = Swap::default();
+        }
+        match need {
             Some(need) => self.need(now, need, sizes),
             // What it said before holds no more.
             None if member.need.is_some() => {
@@ -32,6 +37,13 @@ impl Arbiter {
                 self.change(now);
             }
             None => {}
+        }
+    }
+
+    /// Takes in what an agent in a guest says of its memory. It counts with the statistics that come after it.
+    pub fn agent(&mut self, now: Tick, seen: &AgentMemory) {
+        if let Some(member) = self.members.get_mut(&seen.provider) {
+            member.facts.guest.agent = Some((now, *seen));
         }
     }
 
@@ -100,5 +112,62 @@ impl Arbiter {
             wanted: None,
             why,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::MemoryRights;
+
+    use super::*;
+    use crate::config::{ArbiterConfig, Rule};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A guest that had swap in use for long before its agent came.
+    #[test]
+    fn an_agent_that_begins_to_speak_is_no_sign_of_swapping() {
+        let provider = ProviderId(1);
+        let config = ArbiterConfig {
+            rule: Rule::Dp,
+            live: true,
+            ..ArbiterConfig::default()
+        };
+        let mut arbiter = Arbiter::new(config);
+        let at = |s: u64| Tick(s * 1_000_000_000);
+        arbiter.rights(
+            at(0),
+            MemoryRights {
+                provider,
+                vm: None,
+                floor_bytes: MIB,
+                ceiling_bytes: u64::MAX,
+                weight: 1000,
+            },
+        );
+        let seen = GuestMemory {
+            provider,
+            age_ms: Some(0),
+            free_bytes: Some(0),
+            swapped_in_bytes: Some(0),
+            swapped_out_bytes: Some(0),
+            ..GuestMemory::default()
+        };
+        for s in 1..20 {
+            if s > 8 {
+                let said = AgentMemory {
+                    provider,
+                    used_swap_bytes: Some(500 * MIB),
+                    waited_ns: Some(1 << 50),
+                };
+                arbiter.agent(at(s), &said);
+            }
+            arbiter.guest(at(s), &seen, None);
+            let view = arbiter.view(provider, at(s)).unwrap();
+            assert!(!view.is_swapping, "{s}");
+            assert_eq!(view.is_swap_estimate, s <= 8);
+            let used = if s > 8 { 500 * MIB } else { 0 };
+            assert_eq!(view.used_swap_bytes, Some(used));
+        }
     }
 }

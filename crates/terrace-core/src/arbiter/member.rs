@@ -567,6 +567,17 @@ impl Member {
         free.min(self.sizes_each().get(tier).copied().unwrap_or(0))
     }
 
+    /// The most of a VM's memory that may go at once whatever else allows more, bytes: pages in use of memory that is unplugged
+    /// move to what the guest's nodes have free.
+    #[must_use]
+    pub fn most_taken(&self) -> u64 {
+        let unplugs = self.sizes.as_ref().is_some_and(|sizes| sizes.unplugs);
+        match self.need.filter(|_| unplugs) {
+            Some((_, need)) => need.free_bytes,
+            None => u64::MAX,
+        }
+    }
+
     /// Page cache that may be taken of it now, bytes.
     #[must_use]
     pub fn cache(&self, now: Tick, config: &ArbiterConfig) -> u64 {

@@ -158,6 +158,7 @@ fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Op
     }
     // Memory that only changes its tier is taken as far as the guest does not use it.
     let limit = most.min(has.saturating_sub(sum(target))).max(spare);
+    let limit = limit.min(member.most_taken());
     let mut left = limit.min(has.saturating_sub(member.floor(now)));
     let mut to = member.sizes_each();
     for (i, tier) in member.sizes.as_ref()?.tiers.iter().enumerate().rev() {
@@ -299,6 +300,7 @@ mod tests {
         free: u64,
         swaps: bool,
         pending: bool,
+        unplugs: bool,
         turned: Option<(u64, Direction)>,
     }
 
@@ -317,8 +319,8 @@ mod tests {
             64..8192_u64,
             0..4096_u64,
         );
-        (sizes, any::<bool>(), any::<bool>(), any::<bool>(), turned).prop_map(
-            |((sizes, target, floor, ceiling, free), moves, swaps, pending, turned)| {
+        (sizes, any::<[bool; 4]>(), turned).prop_map(
+            |((sizes, target, floor, ceiling, free), [moves, swaps, pending, unplugs], turned)| {
                 let sizes: Vec<u64> = sizes.into_iter().map(|mib| mib * MIB).collect();
                 Party {
                     target: if moves { target * MIB } else { sizes[0] },
@@ -328,6 +330,7 @@ mod tests {
                     free: free * MIB,
                     swaps,
                     pending,
+                    unplugs,
                     turned: turned
                         .map(|(ago, up)| (ago, if up { Direction::Up } else { Direction::Down })),
                 }
@@ -371,6 +374,7 @@ mod tests {
         member.sizes = Some(Sizes {
             tiers: party.sizes.iter().enumerate().map(tier).collect(),
             still: (party.sizes[0] != party.target).then_some("on its way"),
+            unplugs: party.unplugs,
         });
         member.asked.pending = party
             .pending
@@ -424,6 +428,7 @@ mod tests {
                     let cap = member.spare(&config).max(64 * MIB).max(party.size() / 20);
                     prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to <= from));
                     prop_assert!(to >= party.floor && from - to <= cap);
+                    prop_assert!(!party.unplugs || from - to <= party.free);
                     prop_assert!(all && !party.swaps && !turned(Direction::Up));
                 } else {
                     prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to >= from));

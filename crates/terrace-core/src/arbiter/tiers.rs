@@ -240,6 +240,7 @@ mod tests {
         member.sizes = Some(Sizes {
             tiers: sizes.iter().map(tier).collect(),
             still: None,
+            unplugs: false,
         });
         let heat = heat.iter().map(|(bytes, accesses_per_s)| Heat {
             bytes: *bytes,

@@ -31,6 +31,7 @@ impl Arbiter {
             free_bytes: need.map(|need| need.free_bytes),
             cache_bytes: seen.and_then(|seen| seen.cache_bytes),
             used_swap_bytes: need.map(|need| need.used_swap_bytes),
+            is_swap_estimate: guest.estimates_swap.unwrap_or(false),
             is_swapping: member.is_swapping(),
         })
     }

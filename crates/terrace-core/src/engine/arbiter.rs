@@ -78,6 +78,7 @@ impl Engine {
                 self.arbiter.guest(now, seen, sizes);
             }
             Event::HostMemory(seen) => self.arbiter.host_memory(now, *seen),
+            Event::AgentMemory(seen) => self.arbiter.agent(now, seen),
             Event::SizesWanted(wanted) if wanted.origin == Origin::Operator => {
                 self.arbiter.resized(now, wanted.provider);
             }

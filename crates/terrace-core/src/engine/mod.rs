@@ -197,7 +197,8 @@ impl Engine {
             | Event::MemoryStanding(_)
             | Event::MemoryBalance(_)
             | Event::GuestMemory(_)
-            | Event::HostMemory(_) => {}
+            | Event::HostMemory(_)
+            | Event::AgentMemory(_) => {}
         }
         self.arbitrate(now);
         self.provision.advance(now);

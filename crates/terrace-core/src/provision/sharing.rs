@@ -1,6 +1,6 @@
 //! The sizes of VMs as the arbiter knows them, and its words about them.
 
-use terrace_proto::provision::SizesAnswer;
+use terrace_proto::provision::{ProviderKind, SizesAnswer};
 use terrace_proto::{ProviderId, Tick};
 
 use super::Provision;
@@ -38,6 +38,8 @@ pub struct Sizes {
     pub tiers: Vec<TierSize>,
     /// Why the VM cannot be resized now, if it cannot.
     pub still: Option<&'static str>,
+    /// Whether pages in use of what goes must first move to what stays: memory is unplugged.
+    pub unplugs: bool,
 }
 
 impl Sizes {
@@ -161,6 +163,7 @@ impl Provision {
         Some(Sizes {
             tiers: tiers.collect(),
             still: still(provider),
+            unplugs: provider.kind() == ProviderKind::VirtioMem,
         })
     }
 

@@ -90,6 +90,7 @@ impl Known for Vms {
         Some(Sizes {
             tiers: vec![tier],
             still: (vm.stalls || vm.size != vm.target).then_some("it does nothing"),
+            unplugs: false,
         })
     }
 

@@ -67,12 +67,19 @@ pub(super) fn resident(root: &HostRoot, pid: u32, of: &[&Mapping]) -> Result<u64
     let mut bytes = 0_u64;
     for line in text.lines() {
         if let Some(kib) = line.strip_prefix("Rss:") {
-            let kib = kib.trim().trim_end_matches("kB").trim().parse().unwrap_or(0);
+            let kib = kib
+                .trim()
+                .trim_end_matches("kB")
+                .trim()
+                .parse()
+                .unwrap_or(0);
             if is_one {
                 bytes = bytes.saturating_add(u64::saturating_mul(kib, 1024));
             }
         } else if let Some(found) = mapping(line) {
-            is_one = of.iter().any(|m| m.start < found.end && found.start < m.end);
+            is_one = of
+                .iter()
+                .any(|m| m.start < found.end && found.start < m.end);
         }
     }
     Ok(bytes)

@@ -165,6 +165,15 @@ pub struct Faults {
     pub swap_out_pages: u64,
 }
 
+/// Swap space (`/proc/meminfo`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SwapSpace {
+    /// All of it, bytes.
+    pub total_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+}
+
 /// The agent's own cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cost {
@@ -225,6 +234,9 @@ pub struct Report {
     pub frames_taken: u64,
     /// Frames of the host that the agent refused.
     pub frames_refused: u64,
+    /// Swap space; an agent of before does not say. It follows the rest of the message.
+    #[serde(skip)]
+    pub swap: Option<SwapSpace>,
 }
 
 /// A sign of life with the guest's state.
@@ -278,6 +290,14 @@ impl Heartbeat {
             time,
             report,
         })
+    }
+
+    /// Swap space is appended to what agents of before sent.
+    fn decode(body: &[u8]) -> Result<Self, postcard::Error> {
+        let (mut heartbeat, rest): (Self, _) = postcard::take_from_bytes(body)?;
+        let swap = postcard::take_from_bytes::<Option<SwapSpace>>(rest);
+        heartbeat.report.swap = swap.ok().and_then(|(swap, _)| swap);
+        Ok(heartbeat)
     }
 
     /// Rises with each heartbeat of a session.
@@ -473,14 +493,14 @@ impl Message for AgentMessage {
     fn body(&self) -> Result<Body, postcard::Error> {
         match self {
             Self::Hello(m) => Body::of(1, m),
-            Self::Heartbeat(m) => Body::of(2, m),
+            Self::Heartbeat(m) => Body::of(2, &(m, m.report.swap)),
         }
     }
 
     fn decode(kind: u16, body: &[u8]) -> Option<Result<Self, postcard::Error>> {
         Some(match kind {
             1 => postcard::from_bytes(body).map(Self::Hello),
-            2 => postcard::from_bytes(body).map(|h| Self::Heartbeat(Box::new(h))),
+            2 => Heartbeat::decode(body).map(|h| Self::Heartbeat(Box::new(h))),
             _ => return None,
         })
     }

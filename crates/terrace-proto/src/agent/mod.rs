@@ -22,7 +22,7 @@ pub use frame::{Broken, Counts, Decoder, FrameError, HEADER, MARK, MAX_BODY, Mes
 pub use messages::{
     Activity, AgentMessage, Budgets, Cost, Faults, Frames, GREATEST_GFN, Heartbeat, Hello,
     HostMessage, MAX_FRAMES, MAX_NODES, Mechanism, Mode, NodeMemory, OutOfBounds, Pressure, Report,
-    VERSION, Versions,
+    SwapSpace, VERSION, Versions,
 };
 pub use rate::Allowance;
 pub use text::Text;

@@ -110,8 +110,10 @@ pub struct BalanceStatus {
     pub free_bytes: Option<u64>,
     /// The guest's page cache, bytes.
     pub cache_bytes: Option<u64>,
-    /// Swap in use, bytes; an estimate by what was swapped out and in since the VM was found, if the guest says no more.
+    /// Swap in use, bytes, as the guest's agent says it.
     pub used_swap_bytes: Option<u64>,
+    /// Whether that is an estimate by what was swapped out and in since the VM was found, as no agent says it.
+    pub is_swap_estimate: bool,
     /// Whether the guest swaps.
     pub is_swapping: bool,
 }

@@ -8,7 +8,9 @@
 
 mod links;
 
-use terrace_host::agent::Verdict;
+use terrace_host::agent::{AgentState, AgentView, Verdict};
+use terrace_proto::agent::Pressure;
+use terrace_proto::{AgentMemory, ProviderId};
 
 pub use links::Agents;
 
@@ -47,6 +49,20 @@ pub fn next(in_force: &InForce, verdict: Verdict) -> Option<Step> {
     }
 }
 
+/// An agent's word on its guest's memory; `None` if it does not speak, or lied.
+pub fn memory(view: &AgentView) -> Option<AgentMemory> {
+    if view.state != AgentState::Speaking {
+        return None;
+    }
+    let report = view.heartbeat.as_ref()?.report();
+    let waited = |pressure: Pressure| pressure.some_total_us.saturating_mul(1000);
+    Some(AgentMemory {
+        provider: ProviderId::default(),
+        used_swap_bytes: report.swap.map(|swap| swap.used_bytes),
+        waited_ns: report.pressure.map(waited),
+    })
+}
+
 /// News for people about an agent beside which the host manages the VM anyway (coordinated mode).
 pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
     match (before, now) {
@@ -56,5 +72,50 @@ pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String>
             "its agent answers; the engine has no coordinated policy yet, so the host continues alone".to_owned(),
         ),
         (_, Verdict::Fallback(why)) => Some(format!("{why}; the host continues alone")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_host::agent::Lie;
+    use terrace_proto::Tick;
+    use terrace_proto::agent::{Heartbeat, Report, SwapSpace};
+
+    use super::*;
+
+    #[test]
+    fn only_an_agent_that_speaks_and_did_not_lie_tells_of_memory() {
+        let report = Report {
+            pressure: Some(Pressure {
+                some_total_us: 7,
+                ..Pressure::default()
+            }),
+            swap: Some(SwapSpace {
+                total_bytes: 9,
+                used_bytes: 4,
+            }),
+            ..Report::default()
+        };
+        let mut view = AgentView {
+            state: AgentState::Speaking,
+            verdict: Verdict::Trusted,
+            program: None,
+            heartbeat: Heartbeat::new(1, Tick(1), report).ok(),
+            heartbeats: 1,
+            unknown: 0,
+            garbage_bytes: 0,
+        };
+        let said = memory(&view).unwrap();
+        assert_eq!(
+            (said.used_swap_bytes, said.waited_ns),
+            (Some(4), Some(7000))
+        );
+        for state in [
+            AgentState::Silent(Tick(1)),
+            AgentState::Lying(Lie::Malformed),
+        ] {
+            view.state = state;
+            assert_eq!(memory(&view), None);
+        }
     }
 }

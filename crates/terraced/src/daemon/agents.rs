@@ -2,7 +2,7 @@
 
 use terrace_config::{VmConfig, VmMode};
 use terrace_host::agent::{AgentState, AgentView, Verdict};
-use terrace_proto::{Command, Event};
+use terrace_proto::{AgentMemory, Command, Event};
 
 use super::Daemon;
 use crate::agent_mode::{self, Step};
@@ -75,6 +75,14 @@ impl Daemon {
         let before = agent.view.as_ref().map(|v| v.verdict.clone());
         agent.view = view;
         let lies_now = lied(agent) && !lied_before;
+        let said = agent.view.as_ref().and_then(agent_mode::memory);
+        let provider = self.provisioning.provider(vm);
+        if let Some((provider, said)) = provider.zip(said) {
+            self.handle(Event::AgentMemory(AgentMemory { provider, ..said }));
+        }
+        let Some(agent) = self.vms.agent(vm) else {
+            return;
+        };
         match agent.mode {
             VmMode::Guest => self.decide(vm, verdict),
             VmMode::Host | VmMode::Coordinated => self.tell_verdict(vm, before, verdict),

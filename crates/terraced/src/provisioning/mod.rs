@@ -292,7 +292,9 @@ impl Provisioning {
             .filter_map(|mut vm| vm.reconciler.end());
         let ends: Vec<End> = ends.collect();
         let by = Instant::now() + within;
-        let late = ends.into_iter().filter_map(|end| (!end.wait(by)).then_some(()));
+        let late = ends
+            .into_iter()
+            .filter_map(|end| (!end.wait(by)).then_some(()));
         late.count()
     }
 

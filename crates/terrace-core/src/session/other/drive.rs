@@ -183,7 +183,8 @@ impl Driver {
             | Event::MemoryStanding(_)
             | Event::MemoryBalance(_)
             | Event::GuestMemory(_)
-            | Event::HostMemory(_) => {}
+            | Event::HostMemory(_)
+            | Event::AgentMemory(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {

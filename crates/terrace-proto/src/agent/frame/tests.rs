@@ -1,6 +1,6 @@
 use super::super::{
     AgentMessage, Budgets, Frames, GREATEST_GFN, Heartbeat, Hello, HostMessage, MAX_FRAMES,
-    MAX_NODES, NodeMemory, Pressure, Report, Text, Versions,
+    MAX_NODES, NodeMemory, Pressure, Report, SwapSpace, Text, Versions,
 };
 use super::*;
 use crate::{Gfn, Tick, TierId};
@@ -177,4 +177,34 @@ fn the_largest_messages_fit_a_frame() {
     frame(&AgentMessage::Heartbeat(Box::new(beat)));
     let frames = Frames::new(u64::MAX, vec![GREATEST_GFN; MAX_FRAMES], Vec::new()).unwrap();
     frame(&HostMessage::Frames(frames));
+}
+
+#[test]
+fn swap_is_appended_and_an_agent_of_before_does_not_say_it() {
+    let swap = SwapSpace {
+        total_bytes: 9,
+        used_bytes: 4,
+    };
+    let said = report(|r| r.swap = Some(swap));
+    let beat = Heartbeat::new(1, Tick(1), said.clone()).unwrap();
+    let decoded = |tail: &[u8]| {
+        // What an agent of before sends, and something after it.
+        let body = postcard::to_extend(&(1_u64, Tick(1), &said), vec![2, 0]).unwrap();
+        let mut decoder = Decoder::<AgentMessage>::default();
+        let messages = decoder.push(&raw_frame(&[&body, tail].concat()));
+        assert_eq!(decoder.counts().malformed, 0);
+        match messages.as_slice() {
+            [AgentMessage::Heartbeat(beat)] => beat.report().swap,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(decoded(&[]), None);
+    assert_eq!(decoded(&[0]), None);
+    assert_eq!(decoded(&[1, 9, 4]), Some(swap));
+    assert_eq!(decoded(&[1, 9, 4, 77]), Some(swap), "of a later version");
+    assert_eq!(decoded(&[1, 9]), None);
+    assert_eq!(decoded(&[7; 40]), None);
+    let mut decoder = Decoder::<AgentMessage>::default();
+    let message = AgentMessage::Heartbeat(Box::new(beat));
+    assert_eq!(decoder.push(&frame(&message)), [message]);
 }

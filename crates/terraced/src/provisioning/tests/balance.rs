@@ -112,7 +112,9 @@ impl Inside {
                 "id": "m0", "size": RAM * MIB, "merge": true, "dump": true, "prealloc": false, "share": false,
                 "host-nodes": [], "policy": "default",
             }]),
-            "human-monitor-command" if self.is_mapped => json!(where_is(&arguments["command-line"])),
+            "human-monitor-command" if self.is_mapped => {
+                json!(where_is(&arguments["command-line"]))
+            }
             "query-memory-devices" | "query-memdev" => json!([]),
             "query-memory-size-summary" => json!({"base-memory": RAM * MIB}),
             "query-balloon" => json!({"actual": self.size}),
@@ -172,7 +174,10 @@ fn where_is(question: &Value) -> String {
         );
     };
     let gpa = u64::from_str_radix(gpa, 16).unwrap();
-    format!("Host virtual address for {gpa:#x} (m0) is {:#x}\r\n", HVA + gpa)
+    format!(
+        "Host virtual address for {gpa:#x} (m0) is {:#x}\r\n",
+        HVA + gpa
+    )
 }
 
 /// A daemon that found these VMs: `a`, `b`, and so on.

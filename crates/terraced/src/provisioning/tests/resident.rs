@@ -8,13 +8,20 @@ use super::balance::{FLOORS, HVA, Host, ON, RAM, Vm, host_of, until};
 
 /// Lets so much of QEMU's RAM, and of its heap, be resident. MiB.
 fn put_resident(host: &Host, ram: u64, heap: u64) {
-    let folder = host.0.folder.path().join(format!("proc/{}", std::process::id()));
+    let folder = host
+        .0
+        .folder
+        .path()
+        .join(format!("proc/{}", std::process::id()));
     let put = |name: &str, text: String| fs::write(Path::join(&folder, name), text).unwrap();
     let kib = (ram + heap) << 10;
     let maps = format!("{HVA:x}-{:x} rw-p 00000000 00:00 0 \n", HVA + RAM * MIB);
     put("maps", maps.clone());
     put("smaps", format!("{maps}Rss: {} kB\n", ram << 10));
-    put("status", format!("RssAnon: {kib} kB\nRssFile: 4 kB\nRssShmem: 0 kB\n"));
+    put(
+        "status",
+        format!("RssAnon: {kib} kB\nRssFile: 4 kB\nRssShmem: 0 kB\n"),
+    );
 }
 
 /// A VM that gives memory to one that swaps, whose process is this one.

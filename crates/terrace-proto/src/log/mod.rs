@@ -193,6 +193,7 @@ impl Record {
                 Event::MemoryBalance(e) => body(EVENT + 27, e),
                 Event::GuestMemory(e) => body(EVENT + 28, e),
                 Event::HostMemory(e) => body(EVENT + 29, e),
+                Event::AgentMemory(e) => body(EVENT + 30, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -218,7 +219,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 29;
+        const EVENT_LAST: u16 = EVENT + 30;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -251,7 +252,8 @@ impl Record {
                 26 => of(b, |e| Self::Event(Event::MemoryStanding(e))),
                 27 => of(b, |e| Self::Event(Event::MemoryBalance(e))),
                 28 => of(b, |e| Self::Event(Event::GuestMemory(e))),
-                _ => of(b, |e| Self::Event(Event::HostMemory(e))),
+                29 => of(b, |e| Self::Event(Event::HostMemory(e))),
+                _ => of(b, |e| Self::Event(Event::AgentMemory(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -469,232 +471,4 @@ impl<R: Read> LogReader<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Command, ScanSpent, VmId};
-
-    fn sample() -> Vec<(Tick, Record)> {
-        vec![
-            (
-                Tick(0),
-                Record::Start(Start {
-                    version: "0.1.0".into(),
-                    config: "{}".into(),
-                }),
-            ),
-            (
-                Tick(5),
-                Record::Event(Event::Command(Command::RoundNow(VmId(1)))),
-            ),
-            (Tick(9), Record::Event(Event::Timer)),
-            (
-                Tick(10),
-                Record::Event(Event::ScanSpent(ScanSpent {
-                    vm: VmId(1),
-                    cpu_ns: 300,
-                })),
-            ),
-            (Tick(u64::MAX), Record::Event(Event::VmDeparted(VmId(1)))),
-        ]
-    }
-
-    fn written(records: &[(Tick, Record)]) -> Vec<u8> {
-        let mut w = LogWriter::new(Vec::new(), 1 << 20).unwrap();
-        for (tick, r) in records {
-            assert!(w.append(*tick, r).unwrap());
-        }
-        w.finish().unwrap()
-    }
-
-    fn read(bytes: &[u8]) -> (Vec<(Tick, Record)>, u64, bool) {
-        let mut reader = LogReader::new(bytes).unwrap();
-        let mut out = Vec::new();
-        while let Some(r) = reader.next_record().unwrap() {
-            out.push(r);
-        }
-        (out, reader.skipped(), reader.cut_off())
-    }
-
-    #[test]
-    fn what_was_written_is_read_back() {
-        assert_eq!(read(&written(&sample())), (sample(), 0, false));
-    }
-
-    #[test]
-    fn a_log_of_ranges_is_read_back() {
-        use crate::ranges::*;
-        let survey = Survey {
-            id: 1,
-            process: 7,
-            range: Range { start: 0, end: 512 },
-        };
-        let run = PieceRun {
-            page: 512,
-            pieces: 3,
-            pages_each: 1,
-            node: 1,
-        };
-        let events = [
-            RangesEvent::Mapped(Mappings::default()),
-            RangesEvent::Gone(7),
-            RangesEvent::Restarted(Params::paper(4)),
-            RangesEvent::Budget(RangesBudget {
-                bytes_per_s: 1 << 20,
-                cpu_percent: 5,
-            }),
-            RangesEvent::Sampled(vec![RangeSample {
-                process: 7,
-                page: 1 << 35,
-                pages: 1,
-                accesses: 2,
-            }]),
-            RangesEvent::EpochEnded,
-            RangesEvent::Free(vec![NodeFree { node: 1, pages: 9 }]),
-            RangesEvent::Surveyed(Surveyed {
-                id: 1,
-                present: Some(vec![run]),
-                cpu_ns: 5,
-            }),
-            RangesEvent::Migrated(MigrationOutcome {
-                id: 2,
-                states: vec![(3, PieceState::Busy)],
-                refusal: Some(KernelRefusal::NoMemory),
-            }),
-        ];
-        let actions = [
-            RangesAction::ReadFree,
-            RangesAction::Survey(survey),
-            RangesAction::Migrate(Migration {
-                id: 2,
-                process: 7,
-                node: 0,
-                shared: true,
-                pieces: vec![run],
-            }),
-            RangesAction::EpochOver(EpochSummary {
-                exchanged: Some(Exchanged::default()),
-                ..EpochSummary::default()
-            }),
-        ];
-        let start = Start {
-            version: "0.1.0".into(),
-            config: "{}".into(),
-        };
-        let events = events.map(RangesRecord::Event).into_iter();
-        let all = events.chain(actions.map(RangesRecord::Action));
-        let all = std::iter::once(RangesRecord::Start(start)).chain(all);
-        let all: Vec<_> = all.map(|r| (Tick(3), Record::Ranges(r))).collect();
-        assert_eq!(read(&written(&all)), (all, 0, false));
-    }
-
-    #[test]
-    fn records_of_demand_are_read_back() {
-        use crate::{FaultReport, Protection, VmStatistics};
-        let vm = VmId(3);
-        let all = [
-            Record::Event(Event::Faulted(FaultReport {
-                vm,
-                accesses: 9,
-                blocks: vec![4, 2, 300],
-            })),
-            Record::Event(Event::Statistics(VmStatistics {
-                vm,
-                accesses: 1,
-                walks: 2,
-                tracking_ns: 3,
-                cpu_ns: 4,
-                total_bytes: 5,
-                free_bytes: 6,
-                used_swap_bytes: 7,
-            })),
-            Record::Action(Action::Protect(Protection {
-                vm,
-                blocks: vec![5, 1],
-            })),
-            Record::Action(Action::Unprotect(vm)),
-        ];
-        let all: Vec<_> = all.into_iter().map(|record| (Tick(3), record)).collect();
-        assert_eq!(read(&written(&all)), (all.clone(), 0, false));
-        // Their kinds stay: a log is read by later versions.
-        let kinds = all.iter().map(|(_, record)| record.encode().unwrap().0);
-        assert_eq!(kinds.collect::<Vec<_>>(), [0x113, 0x114, 0x208, 0x209]);
-    }
-
-    #[test]
-    fn commands_keep_their_numbers() {
-        let commands = [
-            Command::Pause(None),
-            Command::Resume(None),
-            Command::Moves(VmId(1), true),
-            Command::Limits(VmId(1), vec![]),
-            Command::RoundNow(VmId(1)),
-            Command::FastSize(VmId(1), 300),
-            Command::Weight(VmId(1), 300),
-        ];
-        for (number, command) in (0_u8..).zip(commands) {
-            assert_eq!(postcard::to_allocvec(&command).unwrap()[0], number);
-        }
-    }
-
-    #[test]
-    fn unknown_kinds_are_skipped_by_length_and_counted() {
-        let mut bytes = written(&[]);
-        bytes.extend([0x77, 0x77, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
-        bytes.extend(&written(&sample())[10..]);
-        assert_eq!(read(&bytes), (sample(), 1, false));
-    }
-
-    #[test]
-    fn a_log_that_was_given_up_says_why_and_keeps_its_records() {
-        let mut bytes = written(&sample());
-        bytes.extend(end_frame(Tick(9), "the disk\x1b[2J is full").unwrap());
-        let mut reader = LogReader::new(&bytes[..]).unwrap();
-        let mut got = Vec::new();
-        while let Some(record) = reader.next_record().unwrap() {
-            got.push(record);
-        }
-        assert_eq!(got, sample());
-        assert_eq!(reader.given_up(), Some("the disk\\u{1b}[2J is full"));
-        assert_eq!((reader.skipped(), reader.cut_off()), (0, false));
-    }
-
-    #[test]
-    fn a_log_cut_anywhere_gives_its_whole_records_and_says_so() {
-        let bytes = written(&sample());
-        let whole = read(&bytes).0;
-        for end in 10..bytes.len() {
-            let (got, _, cut) = read(&bytes[..end]);
-            assert_eq!(got[..], whole[..got.len()]);
-            assert!(got.len() < whole.len());
-            assert!(cut || written(&whole[..got.len()]).len() == end);
-        }
-    }
-
-    #[test]
-    fn the_size_limit_stops_the_log_between_records() {
-        let mut w = LogWriter::new(Vec::new(), 40).unwrap();
-        let timer = Record::Event(Event::Timer);
-        assert!(w.append(Tick(1), &timer).unwrap() && w.append(Tick(2), &timer).unwrap());
-        assert!(!w.append(Tick(3), &timer).unwrap());
-        assert_eq!(read(&w.finish().unwrap()).0.len(), 2);
-    }
-
-    #[test]
-    fn foreign_files_newer_versions_and_absurd_lengths_are_named() {
-        let picture = LogReader::new(&b"GIF89a....."[..]);
-        assert!(matches!(picture, Err(LogError::Magic(_))));
-        let mut newer = written(&[]);
-        newer[8] = 2;
-        assert!(matches!(
-            LogReader::new(&newer[..]),
-            Err(LogError::Version(2))
-        ));
-        let mut long = written(&[]);
-        long.extend([1, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let err = LogReader::new(&long[..])
-            .unwrap()
-            .next_record()
-            .unwrap_err();
-        assert!(matches!(err, LogError::TooLong { offset: 10, .. }), "{err}");
-    }
-}
+mod tests;
