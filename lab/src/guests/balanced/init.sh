@@ -9,6 +9,7 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 insmod /virtio_blk.ko
 insmod /virtio_balloon.ko
+insmod /virtio_mem.ko
 until [ -b /dev/vda ]; do sleep 1; done
 swapon /dev/vda
 

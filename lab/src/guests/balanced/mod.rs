@@ -1,5 +1,5 @@
-//! Two plain guests that share memory: each has one node, a balloon with its stock driver and a swap device; the daemon is
-//! beside them.
+//! Two plain guests that share memory: each has one node, a stock device that resizes it, a balloon whose driver reports
+//! statistics, and a swap device; the daemon is beside them.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -25,6 +25,16 @@ use crate::{host, places, programs};
 /// The guest that needs memory, and the one that does not.
 pub const BUSY: &str = "busy";
 pub const IDLE: &str = "idle";
+
+/// The device of a stock QEMU that resizes both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Balloon,
+    VirtioMem,
+}
+
+/// Memory of a guest that a virtio-mem device plugs, MiB, beside its floor: whole blocks of the guest's kernel.
+const PLUGGED_MIB: u64 = 384;
 
 /// RAM of each guest, MiB, and memory that both may have together.
 pub const RAM_MIB: u64 = 512;
@@ -61,7 +71,7 @@ pub struct Balanced {
 
 impl Balanced {
     /// Boots both guests and starts the daemon beside them.
-    pub fn start() -> Result<Self> {
+    pub fn start(by: By) -> Result<Self> {
         host::install_missing()?;
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
@@ -69,7 +79,7 @@ impl Balanced {
         }
         let mut daemon = Daemon::prepare(BUSY, &folder)?;
         fs::create_dir_all(folder.join(MONITORS))?;
-        let [busy, idle] = [BUSY, IDLE].map(|name| boot(name, &folder));
+        let [busy, idle] = [BUSY, IDLE].map(|name| boot(by, name, &folder));
         let (mut busy, mut idle) = (busy?, idle?);
         for guest in [&mut busy, &mut idle] {
             guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
@@ -170,23 +180,39 @@ pub fn program(name: &str, region_mib: usize, hot_mib: usize) -> HotSet {
     }
 }
 
-fn boot(name: &str, folder: &Path) -> Result<Lab> {
+fn boot(by: By, name: &str, folder: &Path) -> Result<Lab> {
     let mut qemu = emulator::command()?;
-    qemu.args(options(name, folder)?);
+    qemu.args(options(by, name, folder)?);
     Lab::without_guests(Process::start_command(name, qemu, Lifetime::Task)?)
 }
 
-fn options(name: &str, folder: &Path) -> Result<Vec<String>> {
+/// QEMU's options about memory: what a guest is started with, and the device that resizes it.
+fn memory(by: By) -> String {
+    let boot = match by {
+        By::Balloon => RAM_MIB,
+        By::VirtioMem => FLOOR_MIB,
+    };
+    let more = match by {
+        By::Balloon => String::new(),
+        By::VirtioMem => format!(
+            ",slots=1,maxmem=2G -object memory-backend-memfd,id=plugged,size={PLUGGED_MIB}M,share=on,reserve=off \
+             -device virtio-mem-pci,id=plug,memdev=plugged,node=0,requested-size={PLUGGED_MIB}M"
+        ),
+    };
+    format!("-object memory-backend-memfd,id=ram,size={boot}M,share=on -m {boot}M{more}")
+}
+
+fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {
     let kernel = Kernel::get(false)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {name} -machine q35,memory-backend=ram \
-         -object memory-backend-memfd,id=ram,size={RAM_MIB}M,share=on -accel tcg,thread=single,tb-size=128 \
-         -cpu EPYC-Rome,-svm -smp 1 -m {RAM_MIB}M -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         {memory} -accel tcg,thread=single,tb-size=128 -cpu EPYC-Rome,-svm -smp 1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control} -device virtio-balloon-pci,deflate-on-oom=on \
          -drive file={swap},if=none,id=swap,format=raw,cache=unsafe -device virtio-blk-pci,drive=swap \
          -drive file={files},if=none,id=files,format=raw,cache=unsafe -device virtio-blk-pci,drive=files",
+        memory = memory(by),
         monitor = format_args!("../{FOLDER}/{MONITORS}/{name}"),
         control = port::CONTROL,
         swap = swap(name, folder)?.display(),
@@ -198,7 +224,10 @@ fn options(name: &str, folder: &Path) -> Result<Vec<String>> {
     for (name, value) in [
         ("-kernel", image.as_str()),
         ("-initrd", &initrd),
-        ("-append", "console=ttyS0 panic=-1 quiet"),
+        (
+            "-append",
+            "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
+        ),
     ] {
         options.extend([name.to_owned(), value.to_owned()]);
     }
@@ -230,7 +259,7 @@ fn initrd(kernel: &Kernel) -> Result<PathBuf> {
         .copy("bin/busybox", &host::find("bin/busybox")?)
         .copy("bin/lab-host", &built.host)
         .copy("bin/lab-native", &built.native);
-    for module in ["virtio_blk", "virtio_balloon"] {
+    for module in ["virtio_blk", "virtio_balloon", "virtio_mem"] {
         image.bytes(&format!("{module}.ko"), &kernel.module(module)?);
     }
     let path = places::lab("balanced")?.join("initrd");

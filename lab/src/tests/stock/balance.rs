@@ -1,13 +1,14 @@
-//! Memory that moves between real guests: by stock balloons, with stock drivers.
+//! Memory that moves between real guests: by stock devices, with stock drivers.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use terrace_lab_programs::native::HotSet;
 
 use crate::control::lab::Lab;
 use crate::guests::balanced::{
-    BUSY, Balanced, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, IDLE, MARK, RAM_MIB, REVIEW_MS,
-    program, vmstat,
+    BUSY, Balanced, By, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, IDLE, MARK, RAM_MIB,
+    REVIEW_MS, program, vmstat,
 };
 use crate::guests::tiered;
 
@@ -26,17 +27,34 @@ const CACHE: Duration = Duration::from_secs(60);
 /// Bytes of a sector, as the kernel counts reads.
 const SECTOR: u64 = 512;
 
-/// A guest that swaps beside one that idles; the same the other way round; both.
+/// A guest that swaps beside one that idles, minutes of constant load, the same the other way round, and both short: by the
+/// balloon.
 pub fn moves() -> Result<()> {
-    let mut guests = Balanced::start()?;
+    let mut guests = Balanced::start(By::Balloon)?;
+    let (own, load) = relief(&mut guests)?;
+    constant_load_moves_nothing(&mut guests)?;
+    reverse(&mut guests, &own, &load)
+}
+
+/// The same without the minutes of constant load: memory is unplugged and plugged.
+pub fn moves_by_virtio_mem() -> Result<()> {
+    let mut guests = Balanced::start(By::VirtioMem)?;
+    let (own, load) = relief(&mut guests)?;
+    let shown = guests.provisioning(IDLE)?;
+    ensure!(shown["by"] == "virtio-mem", "{shown}");
+    reverse(&mut guests, &own, &load)
+}
+
+/// A guest that swaps beside one that idles. Returns their programs.
+fn relief(guests: &mut Balanced) -> Result<(HotSet, HotSet)> {
     let (own, load) = (program("own", 64, 16), program("load", LOAD_MIB, LOAD_MIB));
     guests.idle.start_hot_set(&own)?;
-    within_capacity(&mut guests)?;
-    println!("at first: {}", sizes(&guests)?);
+    within_capacity(guests)?;
+    println!("at first: {}", sizes(guests)?);
     let passes = passes(&mut guests.idle)?;
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
     guests.busy.begin_hot_set(&load)?;
-    relieved(&mut guests, BUSY)?;
+    relieved(guests, BUSY)?;
     guests.busy.wait_for_workload(&load.name)?;
     println!(
         "the idle guest had {passes} passes a second before, {} now",
@@ -49,17 +67,21 @@ pub fn moves() -> Result<()> {
         events.contains("it swaps") && events.contains("arbiter"),
         "no reason: {events}"
     );
-    constant_load_moves_nothing(&mut guests)?;
+    Ok((own, load))
+}
+
+/// The guest that idled swaps, then both do.
+fn reverse(guests: &mut Balanced, own: &HotSet, load: &HotSet) -> Result<()> {
     guests.busy.end_workload(&load.name)?;
-    guests.idle.begin_hot_set(&load)?;
-    relieved(&mut guests, IDLE)?;
+    guests.idle.begin_hot_set(load)?;
+    relieved(guests, IDLE)?;
     guests.idle.wait_for_workload(&load.name)?;
     // So much that it swaps for all the time, and so little that its passes end.
     guests
         .busy
         .begin_hot_set(&program("load", SHORT_MIB, SHORT_MIB))?;
     guests.watch(SHORT)?;
-    println!("both are short: {}", sizes(&guests)?);
+    println!("both are short: {}", sizes(guests)?);
     guests.busy.wait_for_workload(&load.name)?;
     for guest in [&mut guests.busy, &mut guests.idle] {
         guest.expect_native_intact(&load.name)?;
@@ -70,7 +92,7 @@ pub fn moves() -> Result<()> {
 
 /// The page cache of a guest that reads all of it again and again, beside one that swaps.
 pub fn page_cache() -> Result<()> {
-    let mut guests = Balanced::start()?;
+    let mut guests = Balanced::start(By::Balloon)?;
     within_capacity(&mut guests)?;
     // It reads all of its files every other second: they stay in its page cache while somebody has the device open.
     let reader = format!(

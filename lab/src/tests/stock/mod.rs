@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
         balance::moves,
     ),
     Test::on_guest(
+        "a_guest_that_swaps_gets_memory_that_another_unplugs",
+        balance::moves_by_virtio_mem,
+    ),
+    Test::on_guest(
         "page_cache_in_use_stays_beside_one_that_swaps",
         balance::page_cache,
     ),
