@@ -132,6 +132,8 @@ pub struct AgentMemory {
     pub provider: ProviderId,
     /// Swap space that is in use, bytes.
     pub used_swap_bytes: Option<u64>,
+    /// Swap space that is left, bytes.
+    pub free_swap_bytes: Option<u64>,
     /// Time in which some task waited for memory, ns, a counter (`some total` of /proc/pressure/memory).
     pub waited_ns: Option<u64>,
 }

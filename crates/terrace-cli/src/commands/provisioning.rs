@@ -115,6 +115,14 @@ fn balance_text(balance: &BalanceStatus) -> String {
             render::bytes(swap)
         );
     }
+    if let Some(ages) = &balance.ages {
+        out += &format!(
+            "  by age, observed for {:.0} s: its programs have {} and do not use {} of it\n",
+            ages.observed_s,
+            render::bytes(ages.mapped_bytes),
+            render::bytes(ages.unused_bytes)
+        );
+    }
     out
 }
 

@@ -106,6 +106,7 @@ fn totals_of(
         return fair::totals(parties, &needs, floors.clamp(beside, left), config);
     }
     let lacks = fill_reserve(&mut needs, parties, (left, reserve), config);
+    let lacks = take_unused(now, &mut needs, parties, lacks, config);
     take_cache(now, &mut needs, parties, lacks, config);
     let expected = needs
         .iter()
@@ -198,6 +199,32 @@ fn fill_reserve(
     lacks
 }
 
+/// Lets guests that do not swap give what their programs do not use, by its age, to those that do. Returns what is lacking
+/// then, bytes.
+fn take_unused(
+    now: Tick,
+    needs: &mut [Need<'_>],
+    parties: &Parties<'_>,
+    mut lacks: u64,
+    config: &ArbiterConfig,
+) -> u64 {
+    if !needs.iter().any(Need::is_swapping) {
+        return lacks;
+    }
+    for (need, (_, member)) in needs.iter_mut().zip(parties) {
+        if let Want::WorkingSet { bytes } = need.want
+            && need.curve.is_none()
+        {
+            let unused = member.unused(config).min(lacks);
+            let bytes = bytes.saturating_sub(unused);
+            need.want = Want::WorkingSet { bytes };
+            need.floor_bytes = need.floor_bytes.min(bytes.max(member.floor(now)));
+            lacks -= unused;
+        }
+    }
+    lacks
+}
+
 /// Lets guests that do not swap give page cache to those that do.
 fn take_cache(
     now: Tick,
@@ -214,7 +241,7 @@ fn take_cache(
             continue;
         };
         // One with a curve gives by that.
-        if need.curve.is_none() && lacks > 0 {
+        if need.curve.is_none() && lacks > 0 && member.unused(config) == 0 {
             // In whole steps: a smaller change would be none.
             let cache = member.cache(now, config);
             let bytes = bytes.saturating_sub(cache);

@@ -127,6 +127,17 @@ impl Guest {
             .map(|(_, said)| said)
     }
 
+    /// Swap space that the guest has left, bytes: by its agent, or any amount if it ever swapped.
+    pub fn free_swap(&self) -> u64 {
+        let said = self.agent.and_then(|(_, said)| said.free_swap_bytes);
+        let swapped = self.seen.and_then(|seen| seen.swapped_out_bytes);
+        match (said, swapped) {
+            (Some(free), _) => free,
+            (None, Some(out)) if out > 0 => u64::MAX,
+            _ => 0,
+        }
+    }
+
     /// The statistics that a guest reports to its device; `None` if it reports none.
     pub fn of_device(
         &mut self,
@@ -221,6 +232,7 @@ mod tests {
         AgentMemory {
             provider: ProviderId(7),
             used_swap_bytes: used_mib.map(|mib| mib * MIB),
+            free_swap_bytes: None,
             waited_ns: waited_ms.map(|ms| ms * 1_000_000),
         }
     }

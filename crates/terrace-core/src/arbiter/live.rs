@@ -1,8 +1,11 @@
 //! The part of a live host: the statistics of stock guests, and which VMs are left alone.
 
 use terrace_proto::provision::ProviderStatus;
-use terrace_proto::{AgentMemory, GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick};
+use terrace_proto::{
+    AgentMemory, GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick, VmId,
+};
 
+use super::member::Member;
 use super::standing::Standing;
 use super::{Arbiter, Decision, text};
 use crate::demand::Swap;
@@ -62,6 +65,25 @@ impl Arbiter {
             self.tiers(tiers);
             self.guest(now, &memory, sizes);
         }
+    }
+
+    /// Whether some VM that shares memory swaps.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.members.values().any(Member::is_swapping)
+    }
+
+    /// Whether a VM shares memory, by its id in the engine.
+    #[must_use]
+    pub fn shares(&self, vm: VmId) -> bool {
+        let mut members = self.members.values();
+        members.any(|m| m.rights.vm == Some(vm) && m.facts.standing.alone.is_none())
+    }
+
+    /// The id in the engine of a provider's VM, if it observes that.
+    #[must_use]
+    pub fn vm(&self, id: ProviderId) -> Option<VmId> {
+        self.members.get(&id)?.rights.vm
     }
 
     /// Takes in facts that decide whether a VM is left alone.
@@ -158,6 +180,7 @@ mod tests {
                 let said = AgentMemory {
                     provider,
                     used_swap_bytes: Some(500 * MIB),
+                    free_swap_bytes: None,
                     waited_ns: Some(1 << 50),
                 };
                 arbiter.agent(at(s), &said);

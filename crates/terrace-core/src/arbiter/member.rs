@@ -14,7 +14,7 @@ use super::standing::Standing;
 use super::steps::Step;
 use super::trials::NOISE_NS;
 use crate::config::ArbiterConfig;
-use crate::demand::{Curve, Swap};
+use crate::demand::{Aged, Curve, Swap};
 use crate::provision::{STUCK, Sizes, TierSize};
 use crate::share::{Heat, Want};
 
@@ -53,6 +53,8 @@ pub struct KnownDemand {
     pub heat: Arc<[Heat]>,
     /// The VM's hot set, bytes; 0: not known.
     pub hot: u64,
+    /// What is known of its memory by ages.
+    pub aged: Option<Aged>,
 }
 
 /// A direction in which a size changes.
@@ -589,13 +591,30 @@ impl Member {
         self.facts.cache.gives(now, self.size(), block, config)
     }
 
+    /// Memory that its guest's programs have and do not use, by its curve, bytes: known for as long as memory must be free before
+    /// others have it. A guest without swap could not do without it, and one of which that is not known is taken for one.
+    #[must_use]
+    pub fn unused(&self, config: &ArbiterConfig) -> u64 {
+        let is_long = |aged: &Aged| aged.span_ns >= ArbiterConfig::ns(config.valley_ms);
+        let Some(aged) = self.demand.aged.filter(is_long) else {
+            return 0;
+        };
+        if self.is_swapping() || self.suffers() {
+            return 0;
+        }
+        aged.unused_bytes.min(self.facts.guest.free_swap())
+    }
+
     /// Whether a step takes page cache of it: more than its guest calls free, and no more than a step of its cache beyond
     /// that. A VM that shrinks since all have more than they may is not watched for it, as it would not get it back.
     #[must_use]
     pub fn is_cache(&self, now: Tick, step: &Step, config: &ArbiterConfig) -> bool {
         let less = self.size().saturating_sub(super::sum(&step.to));
         let beyond = less.saturating_sub(self.spare(config));
-        self.lent() == 0 && beyond > 0 && beyond <= self.cache(now, config)
+        self.lent() == 0
+            && self.unused(config) == 0
+            && beyond > 0
+            && beyond <= self.cache(now, config)
     }
 
     /// Notes that it is ordered to have less, if that is page cache.

@@ -47,7 +47,12 @@ pub(super) fn step(
         Want::WorkingSet { bytes } => format!("its working set is {}", size_text(bytes)),
         Want::Same => {
             let free = member.need.map_or(0, |(_, need)| need.free_bytes);
+            let unused = member.unused(config);
             let cache = match member.is_cache(on.now, step, config) {
+                _ if unused > 0 && !on.takers.is_empty() => format!(
+                    " and its programs have {} that they do not use, by its age",
+                    size_text(unused)
+                ),
                 true => format!(
                     " and has {} of page cache that it does not miss so far",
                     size_text(member.facts.cache.droppable())

@@ -48,6 +48,9 @@ pub struct ArbiterConfig {
     /// Page cache that a live guest gives at a time to VMs that swap, while its reads from disk are watched, percent of its memory:
     /// 2 (our choice: the dead band, which is the least). 0: none. 0 to 10.
     pub cache_percent: u8,
+    /// Length of a window in which the ages of a live VM's memory are scanned while one that shares memory swaps, ms: 5 s (our
+    /// choice). Scans that cost more than they may come less often. 0: none. 0 to 60,000.
+    pub age_window_ms: u64,
     /// A change below this share of a VM's size is not made, percent: 2 (our choice). 0 to 50.
     pub dead_band_percent: u8,
     /// Time before a VM that shrank grows again or the other way round, ms: 10 s (our choice).
@@ -101,6 +104,7 @@ impl Default for ArbiterConfig {
             shrink_percent: 5,
             least_shrink_bytes: 64 << 20,
             cache_percent: 2,
+            age_window_ms: 5_000,
             dead_band_percent: 2,
             turn_ms: 10_000,
             valley_ms: 60_000,

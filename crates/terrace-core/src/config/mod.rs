@@ -341,6 +341,7 @@ impl EngineConfig {
         let dead_band = arbiter.dead_band_percent;
         within("arbiter.dead_band_percent", dead_band, 0..=50)?;
         within("arbiter.cache_percent", arbiter.cache_percent, 0..=10)?;
+        within("arbiter.age_window_ms", arbiter.age_window_ms, 0..=60_000)?;
         within("arbiter.turn_ms", arbiter.turn_ms, 0..=MAX_MS)?;
         within("arbiter.valley_ms", arbiter.valley_ms, 0..=MAX_MS)?;
         within("arbiter.relief_ms", arbiter.relief_ms, 0..=250_000)?;

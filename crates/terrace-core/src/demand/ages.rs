@@ -16,6 +16,17 @@ const MOST_WINDOWS: usize = 4096;
 /// The window of a page that was never found.
 const NEVER: u32 = u32::MAX;
 
+/// What the ages of a VM's memory come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aged {
+    /// Memory that programs of the guest map, bytes. Page cache that is not mapped is not seen.
+    pub mapped_bytes: u64,
+    /// Memory of that without which they would hardly miss any, bytes.
+    pub unused_bytes: u64,
+    /// Time that was observed, ns.
+    pub span_ns: u64,
+}
+
 /// The age of each page, and a histogram of distances made of them.
 #[derive(Clone, Debug, Default)]
 pub struct Ages {
@@ -87,6 +98,21 @@ impl Ages {
         self.distances.cold()
     }
 
+    /// The least number of pages with which no more accesses miss than so many, first ones apart.
+    #[must_use]
+    pub fn needed(&self, misses: u64) -> u32 {
+        let Some(longest) = self.distances.longest() else {
+            return 0;
+        };
+        let mut missed = 0;
+        let fits = |distance: &u32| {
+            missed += self.distances.count(*distance);
+            missed <= misses
+        };
+        let least = (0..=longest).rev().take_while(fits).last();
+        least.unwrap_or(longest + 1)
+    }
+
     /// The curve of all windows so far, in which the VM made so many accesses; as many as were seen, if more were.
     #[must_use]
     pub fn curve(&self, page_bytes: u64, accesses: u64, span_ns: u64) -> Curve {
@@ -150,6 +176,25 @@ mod tests {
         let misses = [1, 2, 3, 4, 5, 6].map(|pages| curve.misses(pages));
         assert_eq!(misses, [7, 6, 6, 6, 5, 5]);
         assert_eq!((curve.resolution_pages, curve.accesses), (3, 1000));
+    }
+
+    #[test]
+    fn what_is_needed_is_what_is_found_again_and_again() {
+        let mut ages = Ages::new();
+        ages.scan(&(0..64).collect::<Vec<_>>());
+        assert_eq!(ages.needed(0), 0, "nothing was found again");
+        for _ in 0..20 {
+            ages.scan(&(0..16).collect::<Vec<_>>());
+        }
+        assert_eq!(
+            (ages.needed(0), ages.needed(15)),
+            (40, 40),
+            "from 64 to 16 pages"
+        );
+        // The misses of the first window after all 64 pages are few.
+        assert_eq!(ages.needed(16), 16);
+        ages.scan(&[60]);
+        assert_eq!((ages.needed(16), ages.needed(17)), (64, 16));
     }
 
     #[test]

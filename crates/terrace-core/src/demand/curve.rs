@@ -130,6 +130,12 @@ impl Curve {
     #[must_use]
     pub fn scaled(mut self, times: u64) -> Self {
         self.page_bytes = self.page_bytes.saturating_mul(times);
+        self.with_misses_times(times)
+    }
+
+    /// The curve of so many times as many misses and accesses in the same time.
+    #[must_use]
+    pub fn with_misses_times(mut self, times: u64) -> Self {
         self.accesses = self.accesses.saturating_mul(times);
         for point in &mut self.points {
             point.misses = point.misses.saturating_mul(times);

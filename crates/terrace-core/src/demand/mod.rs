@@ -26,7 +26,7 @@ mod tracked;
 mod tracker;
 mod working_set;
 
-pub use ages::Ages;
+pub use ages::{Aged, Ages};
 pub use config::{DemandConfig, Track};
 pub use curve::{Curve, CurveSource, Observed, Point, REDUCED_POINTS};
 pub use difference::Difference;

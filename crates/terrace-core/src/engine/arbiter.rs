@@ -1,15 +1,23 @@
 //! The arbiter's place in the engine: what it learns, and its orders.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use terrace_proto::provision::{Origin, ProvisioningStatus, SizeChange};
+use terrace_proto::provision::{AgesPoint, AgesStatus, Origin, ProvisioningStatus, SizeChange};
 use terrace_proto::{Command, Event, ProviderId, Tick, VmId};
 
-use super::Engine;
 use super::vm::Vm;
+use super::{Engine, Shared};
 use crate::arbiter::{Known, KnownDemand, Sizes};
+use crate::demand::Aged;
 use crate::provision::Provision;
 use crate::share::Heat;
+
+/// Time for which ages are scanned after no VM swaps any more.
+const AGES_LAST: Duration = Duration::from_secs(600);
+
+/// Points of a curve by age as it is shown.
+const AGES_POINTS: usize = 64;
 
 /// The rest of the engine, for the arbiter.
 struct Others<'a> {
@@ -17,6 +25,22 @@ struct Others<'a> {
     vms: &'a BTreeMap<VmId, Vm>,
     now: Tick,
     scale: u64,
+}
+
+impl<'a> Others<'a> {
+    fn of(
+        provision: &'a Provision,
+        vms: &'a BTreeMap<VmId, Vm>,
+        now: Tick,
+        shared: &Shared,
+    ) -> Self {
+        Self {
+            provision,
+            vms,
+            now,
+            scale: shared.config.arbiter.scale,
+        }
+    }
 }
 
 impl Known for Others<'_> {
@@ -49,6 +73,12 @@ impl Known for Others<'_> {
             known.is_stable = demand.is_stable();
             known.curve = demand.curve(self.now).map(|curve| curve.scaled(self.scale));
         }
+        let aged = vm.observer.ages.as_ref().and_then(|ages| ages.aged());
+        known.aged = aged.map(|aged| Aged {
+            mapped_bytes: aged.mapped_bytes.saturating_mul(self.scale),
+            unused_bytes: aged.unused_bytes.saturating_mul(self.scale),
+            ..aged
+        });
         Some(known)
     }
 }
@@ -100,6 +130,9 @@ impl Engine {
         let mut view = self.provision.view(id, now)?;
         view.balance = self.arbiter.view(id, now);
         view.changes = self.arbiter.changes(id, now);
+        if let Some(balance) = &mut view.balance {
+            balance.ages = self.arbiter.vm(id).and_then(|vm| self.ages_of(vm));
+        }
         Some(view)
     }
 
@@ -111,13 +144,47 @@ impl Engine {
         plan.map(|(id, change)| (others.name(id), change)).collect()
     }
 
-    fn others(&self, now: Tick) -> Others<'_> {
-        Others {
-            provision: &self.provision,
-            vms: &self.vms,
-            now,
-            scale: self.shared.config.arbiter.scale,
+    /// The ages of a VM's memory for people.
+    fn ages_of(&self, vm: VmId) -> Option<AgesStatus> {
+        let ages = self.vms.get(&vm)?.observer.ages.as_ref()?;
+        let (aged, curve) = (ages.aged()?, ages.curve().reduced(AGES_POINTS));
+        let per_s = |pages: u32| curve.misses_per_s(pages).unwrap_or(0);
+        let points = curve.points().iter().map(|point| AgesPoint {
+            bytes: u64::from(point.pages).saturating_mul(curve.page_bytes),
+            misses_per_s: per_s(point.pages),
+        });
+        Some(AgesStatus {
+            observed_s: Duration::from_nanos(aged.span_ns).as_secs_f64(),
+            mapped_bytes: aged.mapped_bytes,
+            unused_bytes: aged.unused_bytes,
+            curve: points.collect(),
+        })
+    }
+
+    /// Has the ages of VMs' memory scanned while one that shares memory swaps, and for a while after it: in its next burst they
+    /// are known.
+    fn follow_ages(&mut self, now: Tick) {
+        let config = &self.shared.config.arbiter;
+        if !config.live || config.age_window_ms == 0 {
+            return;
         }
+        if self.arbiter.is_short() {
+            self.ages_until = Some(now.after(AGES_LAST));
+        }
+        let Some(until) = self.ages_until else {
+            return;
+        };
+        let is_over = until <= now;
+        for (id, vm) in &mut self.vms {
+            vm.follow_ages(now, !is_over && self.arbiter.shares(*id));
+        }
+        if is_over {
+            self.ages_until = None;
+        }
+    }
+
+    fn others(&self, now: Tick) -> Others<'_> {
+        Others::of(&self.provision, &self.vms, now, &self.shared)
     }
 
     /// The shortage of the host's own memory in words; `None`: it has enough.
@@ -128,15 +195,11 @@ impl Engine {
 
     /// Lets the arbiter decide what is due, and gives its orders.
     pub(super) fn arbitrate(&mut self, now: Tick) {
+        self.follow_ages(now);
         for answer in self.provision.take_answers() {
             self.arbiter.answered(now, &answer);
         }
-        let others = Others {
-            provision: &self.provision,
-            vms: &self.vms,
-            now,
-            scale: self.shared.config.arbiter.scale,
-        };
+        let others = Others::of(&self.provision, &self.vms, now, &self.shared);
         for decision in self.arbiter.advance(now, &others) {
             match decision.wanted {
                 Some(wanted) => self.provision.wanted(now, wanted, Some(decision.why)),

@@ -8,6 +8,7 @@
 //! **Invariant:** decisions fall only in [`Engine::handle`]; polling and views change none. The same
 //! events at the same ticks give the same actions: no clock, no hash order, no float.
 
+mod ages;
 mod arbiter;
 mod budget;
 mod check;
@@ -108,6 +109,8 @@ pub struct Engine {
     served: Option<VmId>,
     /// The demand of VMs is tracked.
     tracks: bool,
+    /// Until when the ages of VMs' memory are scanned.
+    ages_until: Option<Tick>,
 }
 
 impl Engine {
@@ -138,6 +141,7 @@ impl Engine {
             paused: false,
             served: None,
             tracks: false,
+            ages_until: None,
         })
     }
 
@@ -265,7 +269,9 @@ impl Engine {
                 .demand
                 .as_ref()
                 .map_or(0, |demand| demand.heap_bytes());
-            vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand
+            let ages = vm.observer.ages.as_ref();
+            let ages = ages.map_or(0, |ages| ages.heap_bytes());
+            vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages
         };
         self.vms.values().map(vm).sum()
     }

@@ -108,6 +108,9 @@ impl Vm {
     }
 
     pub fn scanned(&mut self, now: Tick, answer: &ScanAnswer, shared: &mut Shared) {
+        if self.aged(now, answer, shared) {
+            return;
+        }
         let (window, since) = match self.rounds.phase {
             Phase::Clearing { request, since } if request == answer.id => (0, since),
             Phase::Scanning {
@@ -141,6 +144,7 @@ impl Vm {
         }
         if window == self.rhythm(&shared.config).windows {
             self.pages.set_known(&answer.known);
+            self.age_by_round(now);
             self.classify(now, shared);
         } else {
             let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
@@ -152,7 +156,8 @@ impl Vm {
         }
     }
 
-    fn fits(&self, answer: &ScanAnswer) -> bool {
+    /// Whether an answer is about this VM's memory.
+    pub fn fits(&self, answer: &ScanAnswer) -> bool {
         let span = self.pages.ram().span_pages();
         let written = answer.written.as_ref().is_none_or(|w| w.pages() == span);
         answer.space == Space::Guest(self.id)
@@ -274,6 +279,7 @@ impl Vm {
             Phase::Moving { since } => self.go_on_moving(now, since.after(timeout), shared),
             _ => {}
         }
+        self.advance_ages(now, shared);
     }
 
     fn tick(&mut self, now: Tick, shared: &mut Shared) {
@@ -308,7 +314,9 @@ impl Vm {
             return None;
         }
         let round = self.rounds.timeout(self.moving.tokens_at, config);
-        round.into_iter().chain(self.next_migration()).min()
+        let ages = self.ages_timeout(config);
+        let all = round.into_iter().chain(self.next_migration()).chain(ages);
+        all.min()
     }
 
     /// Starts a round at an operator's word, off the schedule.

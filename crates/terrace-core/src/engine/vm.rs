@@ -5,6 +5,7 @@
 
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
+use super::ages::AgeScans;
 use super::demand::Demand;
 use super::history::History;
 use super::migration::Pace;
@@ -45,6 +46,8 @@ pub(crate) struct Observer {
     pub tracker: Tracker,
     /// Of protection faults, if the policy lives on them.
     pub demand: Option<Box<Demand>>,
+    /// Of scans between rounds, while they are wanted.
+    pub ages: Option<Box<AgeScans>>,
 }
 
 impl Observer {
@@ -53,6 +56,7 @@ impl Observer {
         Self {
             tracker: Tracker::new(observe, config.max_level),
             demand: Demand::new(observe, ram, config),
+            ages: None,
         }
     }
 }

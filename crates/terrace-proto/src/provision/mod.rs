@@ -5,8 +5,8 @@
 mod status;
 
 pub use status::{
-    BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
-    ProvisioningStatus, Resident, SizeChange,
+    AgesPoint, AgesStatus, BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered,
+    ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 
 use std::marker::PhantomData;

@@ -116,6 +116,32 @@ pub struct BalanceStatus {
     pub is_swap_estimate: bool,
     /// Whether the guest swaps.
     pub is_swapping: bool,
+    /// The ages of the VM's memory; `null` if they are not scanned: no VM swaps, or this one is not scanned.
+    pub ages: Option<AgesStatus>,
+}
+
+/// The memory of a VM by its age, as scans of its page tables find it. Page cache that no program maps is not seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgesStatus {
+    /// Seconds that were observed.
+    pub observed_s: f64,
+    /// Memory that programs of the guest map, bytes.
+    pub mapped_bytes: u64,
+    /// Memory of that without which they would miss at most one page a second, bytes.
+    pub unused_bytes: u64,
+    /// Misses of each size of memory for programs.
+    pub curve: Vec<AgesPoint>,
+}
+
+/// The misses of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgesPoint {
+    /// The size, bytes.
+    pub bytes: u64,
+    /// Pages of 4 KiB that would be missed a second.
+    pub misses_per_s: u64,
 }
 
 /// The state of one tier of the VM.

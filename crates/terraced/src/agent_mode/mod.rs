@@ -59,6 +59,9 @@ pub fn memory(view: &AgentView) -> Option<AgentMemory> {
     Some(AgentMemory {
         provider: ProviderId::default(),
         used_swap_bytes: report.swap.map(|swap| swap.used_bytes),
+        free_swap_bytes: report
+            .swap
+            .map(|swap| swap.total_bytes.saturating_sub(swap.used_bytes)),
         waited_ns: report.pressure.map(waited),
     })
 }

@@ -1,0 +1,218 @@
+//! The ages of a VM's memory: scans between its rounds, while a VM that shares memory lacks some.
+//!
+//! Responsible for: when such scans come and what they cost, and what they come to. It leaves to others: distances
+//! ([`crate::demand::Ages`]), and who gives memory ([`crate::arbiter`]).
+//!
+//! A scan clears accessed bits, as each pass of a round does: both are of the engine, so the bits have one owner. A round
+//! begins with a pass that clears them all, and what its windows saw counts as one window here. The first scan after it
+//! only clears.
+
+use std::time::Duration;
+
+use terrace_proto::{
+    Action, PAGE_SIZE, PAGES_PER_HUGE, Rearm, RequestId, ScanAnswer, ScanRequest, Space, Tick,
+};
+
+use super::Shared;
+use super::rounds::Phase;
+use super::vm::Vm;
+use crate::demand::{Aged, Ages, Curve};
+use crate::policy::Observe;
+
+/// Pages that a VM may have to read again in a second by what it has not used: fewer are noise.
+const FEW_PER_S: u64 = 1;
+
+/// The age scans of one VM.
+#[derive(Debug, Default)]
+pub(crate) struct AgeScans {
+    ages: Ages,
+    /// The scan that is not answered yet, and when it was asked for.
+    asked: Option<(RequestId, Tick)>,
+    /// When the next one comes.
+    due: Tick,
+    /// When the window under way began; `None`: accessed bits were not cleared.
+    since: Option<Tick>,
+    /// Time of all windows so far, ns.
+    span_ns: u64,
+    /// Pages found accessed, and the blocks that they are of.
+    found: (u64, u64),
+    /// Pages that programs of the guest map, and the blocks that they are of, by the last scan.
+    mapped: (u64, u64),
+}
+
+impl AgeScans {
+    /// Ends a window in which these pages of blocks were found accessed.
+    fn end_window(&mut self, ns: u64, blocks: &[(u32, u64)]) {
+        let numbers: Vec<u32> = blocks.iter().map(|(block, _)| *block).collect();
+        self.ages.scan(&numbers);
+        let pages: u64 = blocks.iter().map(|(_, pages)| *pages).sum();
+        self.found.0 = self.found.0.saturating_add(pages);
+        self.found.1 = self.found.1.saturating_add(blocks.len() as u64);
+        self.span_ns = self.span_ns.saturating_add(ns);
+    }
+
+    /// Misses of blocks in so long a time that are as few as they may be.
+    fn few(&self) -> u64 {
+        let pages = u128::from(self.span_ns) * u128::from(FEW_PER_S) / 1_000_000_000;
+        let (pages, blocks) = (u64::try_from(pages).unwrap_or(u64::MAX), self.found.1);
+        // A miss of a block is one of each page of it that is used.
+        u64::try_from(u128::from(pages) * u128::from(blocks) / u128::from(self.found.0.max(1)))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// What they come to; `None` before anything is known.
+    pub fn aged(&self) -> Option<Aged> {
+        let (pages, blocks) = self.mapped;
+        if self.found.1 == 0 || blocks == 0 {
+            return None;
+        }
+        let needed = u64::from(self.ages.needed(self.few()));
+        let bytes = |blocks: u64| {
+            let bytes = u128::from(blocks) * u128::from(pages) * u128::from(PAGE_SIZE)
+                / u128::from(self.mapped.1);
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        Some(Aged {
+            mapped_bytes: bytes(blocks),
+            unused_bytes: bytes(blocks.saturating_sub(needed)),
+            span_ns: self.span_ns,
+        })
+    }
+
+    /// The curve of all windows so far, in blocks of 2 MiB; its misses are of pages.
+    pub fn curve(&self) -> Curve {
+        let block = PAGES_PER_HUGE * PAGE_SIZE;
+        let of_each = self.found.0 / self.found.1.max(1);
+        self.ages
+            .curve(block, 0, self.span_ns)
+            .with_misses_times(of_each.max(1))
+    }
+
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.ages.heap_bytes()
+    }
+}
+
+impl Vm {
+    /// Begins or ends the age scans of this VM.
+    pub fn follow_ages(&mut self, now: Tick, wanted: bool) {
+        let scans = matches!(
+            self.policy.observe,
+            Observe::GuestScan | Observe::GuestScanPlain | Observe::PmlLog | Observe::EptScan
+        );
+        let wanted = wanted && scans && !self.unmapped && self.rounds.is_scheduled();
+        match (&mut self.observer.ages, wanted) {
+            (ages @ None, true) => {
+                *ages = Some(Box::new(AgeScans {
+                    due: now,
+                    ..AgeScans::default()
+                }));
+            }
+            (ages @ Some(_), false) => *ages = None,
+            _ => {}
+        }
+    }
+
+    /// Asks for the scan that is due. Before the first round nobody knows where the guest's tables are.
+    pub fn advance_ages(&mut self, now: Tick, shared: &mut Shared) {
+        let timeout = Duration::from_millis(shared.config.answer_timeout_ms);
+        let waits = self.rounds.phase == Phase::Waiting && self.rounds.last.is_some();
+        let Some(ages) = &mut self.observer.ages else {
+            return;
+        };
+        if ages.asked.is_some_and(|(_, at)| at.after(timeout) <= now) {
+            (ages.asked, ages.since) = (None, None);
+        }
+        if !waits || ages.asked.is_some() || ages.due.max(self.rounds.scans.due) > now {
+            return;
+        }
+        let id = shared.request();
+        ages.asked = Some((id, now));
+        shared.act(Action::Scan(ScanRequest {
+            id,
+            space: Space::Guest(self.id),
+            rearm: Rearm::All,
+            prune: ages.since.is_some(),
+            discover: false,
+        }));
+    }
+
+    /// When [`Self::advance_ages`] has something to do.
+    pub fn ages_timeout(&self, config: &crate::EngineConfig) -> Option<Tick> {
+        let ages = self.observer.ages.as_ref()?;
+        let timeout = Duration::from_millis(config.answer_timeout_ms);
+        match ages.asked {
+            Some((_, at)) => Some(at.after(timeout)),
+            None if self.rounds.phase == Phase::Waiting && self.rounds.last.is_some() => {
+                Some(ages.due.max(self.rounds.scans.due))
+            }
+            None => None,
+        }
+    }
+
+    /// Takes in the answer to an age scan; `false`: it is of another one.
+    pub fn aged(&mut self, now: Tick, answer: &ScanAnswer, shared: &mut Shared) -> bool {
+        let asked = self.observer.ages.as_ref().and_then(|ages| ages.asked);
+        let Some((_, at)) = asked.filter(|(id, _)| *id == answer.id) else {
+            return false;
+        };
+        let fits = self.fits(answer);
+        if !fits {
+            self.history.counters.malformed_answers += 1;
+        }
+        let cost = self.bill_pass(answer.stats.cpu_ns, false, shared);
+        let window = Duration::from_millis(shared.config.arbiter.age_window_ms);
+        let (affordable, _) = self.affordable(cost, shared);
+        let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(at);
+        if let Some(ages) = &mut self.observer.ages {
+            ages.asked = None;
+            ages.due = began.after(window.max(affordable));
+            let since = ages.since.replace(began);
+            if !fits {
+                ages.since = None;
+            } else if let Some(since) = since {
+                ages.mapped = blocks_of(answer.known.words())
+                    .fold((0, 0), |(pages, blocks), (_, n)| (pages + n, blocks + 1));
+                let found: Vec<(u32, u64)> = blocks_of(answer.accessed.words()).collect();
+                ages.end_window(began.0.saturating_sub(since.0), &found);
+            }
+        }
+        true
+    }
+
+    /// Takes in what the windows of the round that ends saw.
+    pub fn age_by_round(&mut self, now: Tick) {
+        let began = self.rounds.current.as_ref().map(|round| round.started_at);
+        let of_unit = self.pages.ram().unit().base_pages();
+        let per_block = usize::try_from(PAGES_PER_HUGE / of_unit)
+            .unwrap_or(1)
+            .max(1);
+        let Some((ages, began)) = self.observer.ages.as_mut().zip(began) else {
+            return;
+        };
+        // A scan that is not answered yet is of before the round.
+        (ages.asked, ages.since) = (None, None);
+        let counts = self.pages.reads.chunks(per_block);
+        let counts = counts.zip(self.pages.writes.chunks(per_block)).enumerate();
+        let found = counts.filter_map(|(block, (reads, writes))| {
+            let visited = reads.iter().zip(writes).filter(|(r, w)| **r > 0 || **w > 0);
+            let pages = visited.count() as u64 * of_unit;
+            let block = u32::try_from(block).ok()?;
+            (pages > 0).then_some((block, pages))
+        });
+        let found: Vec<(u32, u64)> = found.collect();
+        ages.end_window(now.0.saturating_sub(began.0), &found);
+    }
+}
+
+/// Blocks of 2 MiB with pages whose bit is set, and how many these are.
+fn blocks_of(words: &[u64]) -> impl Iterator<Item = (u32, u64)> + '_ {
+    let per_block = usize::try_from(PAGES_PER_HUGE / 64).unwrap_or(8);
+    (0..)
+        .zip(words.chunks(per_block))
+        .filter_map(|(block, words)| {
+            let pages: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
+            (pages > 0).then_some((block, pages))
+        })
+}
