@@ -5,7 +5,7 @@ use terrace_proto::{
     AgentMemory, GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick, VmId,
 };
 
-use super::member::Member;
+use super::member::{Member, NEED_LASTS};
 use super::standing::Standing;
 use super::{Arbiter, Decision, text};
 use crate::demand::Swap;
@@ -67,10 +67,12 @@ impl Arbiter {
         }
     }
 
-    /// Whether some VM that shares memory swaps.
+    /// Whether some VM that shares memory swaps, by what was heard lately.
     #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.members.values().any(Member::is_swapping)
+    pub fn is_short(&self, now: Tick) -> bool {
+        let heard = |m: &Member| m.need.is_some_and(|(at, _)| now.0 - at.0.min(now.0) <= NEED_LASTS);
+        let mut members = self.members.values();
+        members.any(|member| member.is_swapping() && heard(member))
     }
 
     /// Whether a VM shares memory, by its id in the engine.

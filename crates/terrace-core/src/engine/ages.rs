@@ -202,6 +202,16 @@ impl Vm {
             (pages > 0).then_some((block, pages))
         });
         let found: Vec<(u32, u64)> = found.collect();
+        let units = 0..u32::try_from(self.pages.units()).unwrap_or(u32::MAX);
+        let of_block = u32::try_from(per_block).unwrap_or(1);
+        let (mut mapped, mut last) = ((0, 0), None);
+        for unit in units.filter(|unit| self.pages.known(*unit)) {
+            let block = Some(unit / of_block);
+            mapped.0 += of_unit;
+            mapped.1 += u64::from(block != last);
+            last = block;
+        }
+        ages.mapped = mapped;
         ages.end_window(now.0.saturating_sub(began.0), &found);
     }
 }

@@ -168,7 +168,7 @@ impl Engine {
         if !config.live || config.age_window_ms == 0 {
             return;
         }
-        if self.arbiter.is_short() {
+        if self.arbiter.is_short(now) {
             self.ages_until = Some(now.after(AGES_LAST));
         }
         let Some(until) = self.ages_until else {

@@ -37,6 +37,7 @@ impl Vm {
             last_round: self.rounds.last.clone(),
             counters: self.history.counters(),
             reasons: self.history.reasons(),
+            aged: self.observer.ages.as_ref().and_then(|ages| ages.aged()),
         }
     }
 

@@ -7,7 +7,7 @@ use terrace_proto::snapshot::{Neighbours, Round, Share};
 use terrace_proto::{PageSize, Tick, TierId, TierLimit, VmId};
 
 use super::refusal::MoveRefusal;
-use crate::demand::{Curve, PhaseChange};
+use crate::demand::{Aged, Curve, PhaseChange};
 use crate::reasons::Reason;
 
 /// The phase of a VM's round.
@@ -170,6 +170,9 @@ pub struct VmView {
     pub counters: Counters,
     /// The reasons that are stored, oldest first.
     pub reasons: Vec<Reason>,
+    /// The ages of its memory, while they are scanned.
+    #[serde(skip)]
+    pub aged: Option<Aged>,
 }
 
 /// Whether a VM's accesses are tracked.

@@ -1,5 +1,6 @@
 //! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
 
+mod ages;
 mod demand;
 mod fairness;
 mod in_rounds;
