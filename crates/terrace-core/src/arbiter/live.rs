@@ -70,7 +70,10 @@ impl Arbiter {
     /// Whether some VM that shares memory swaps, by what was heard lately.
     #[must_use]
     pub fn is_short(&self, now: Tick) -> bool {
-        let heard = |m: &Member| m.need.is_some_and(|(at, _)| now.0 - at.0.min(now.0) <= NEED_LASTS);
+        let heard = |m: &Member| {
+            m.need
+                .is_some_and(|(at, _)| now.0 - at.0.min(now.0) <= NEED_LASTS)
+        };
         let mut members = self.members.values();
         members.any(|member| member.is_swapping() && heard(member))
     }

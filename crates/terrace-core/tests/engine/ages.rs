@@ -22,7 +22,10 @@ fn host(policy: PolicyName, arbiter: ArbiterConfig) -> Host {
         ..EngineConfig::default()
     };
     let mut host = Host::new(config, &[PAGES, 4 * PAGES]);
-    host.arrive(spec(1, PAGES, PAGES), Box::new(|page, _| (page < USED, false)));
+    host.arrive(
+        spec(1, PAGES, PAGES),
+        Box::new(|page, _| (page < USED, false)),
+    );
     for (id, vm) in [(1, Some(VmId(1))), (2, None)] {
         let rights = MemoryRights {
             provider: ProviderId(id),
@@ -81,8 +84,20 @@ fn nothing_is_scanned_for_ages_while_nobody_swaps() {
 #[test]
 fn a_recorded_or_simulated_host_is_not_scanned_for_ages() {
     for (config, is_scanned) in [
-        (ArbiterConfig { live: false, ..live() }, false),
-        (ArbiterConfig { age_window_ms: 0, ..live() }, false),
+        (
+            ArbiterConfig {
+                live: false,
+                ..live()
+            },
+            false,
+        ),
+        (
+            ArbiterConfig {
+                age_window_ms: 0,
+                ..live()
+            },
+            false,
+        ),
         (live(), true),
     ] {
         let mut host = host(PolicyName::Vtmm, config);
