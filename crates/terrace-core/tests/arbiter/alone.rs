@@ -18,7 +18,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(super) struct Vm {
     pub(super) size: u64,
     pub(super) need: MemoryNeed,
-    demand: Option<KnownDemand>,
+    pub(super) demand: Option<KnownDemand>,
     stalls: bool,
     /// Orders to more than this are refused, bytes.
     refuses_above: u64,
@@ -43,6 +43,8 @@ pub(super) struct Files {
     pub is_uncounted: bool,
     /// Free memory beyond what Linux leaves.
     pub free: u64,
+    /// Bytes that it ever swapped out; `None`: it does not say.
+    pub swapped_out: Option<u64>,
 }
 
 impl Files {
@@ -67,6 +69,8 @@ impl Files {
             available_bytes: Some(cache + free),
             cache_bytes: Some(cache),
             major_faults: self.faults,
+            swapped_in_bytes: self.swapped_out.map(|_| 0),
+            swapped_out_bytes: self.swapped_out,
             disk_read_bytes: (!self.is_uncounted).then_some(self.from_disk),
             ..GuestMemory::default()
         }

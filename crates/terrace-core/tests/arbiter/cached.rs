@@ -19,6 +19,7 @@ fn beside_files(reads: u64) -> Alone {
         faults: Some(0),
         is_uncounted: false,
         free: 0,
+        swapped_out: None,
     });
     host
 }

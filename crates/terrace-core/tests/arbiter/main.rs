@@ -6,6 +6,7 @@ mod alone;
 mod cached;
 mod pictures;
 mod tracked;
+mod unused;
 
 use std::collections::BTreeMap;
 

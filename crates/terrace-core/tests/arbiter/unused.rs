@@ -1,0 +1,107 @@
+//! Memory that programs of live guests have and do not use, by its age: given to those that swap, before page cache.
+
+use terrace_core::arbiter::KnownDemand;
+use terrace_core::demand::Aged;
+
+use super::alone::{Alone, Files, SECOND};
+use super::{GIB, MIB};
+
+/// Memory that programs of the second VM use.
+const USED: u64 = 2 * GIB;
+
+/// A VM of 1 GiB, and one of 4 GiB whose programs have nearly all of it.
+fn beside_idle_programs(swapped_out: Option<u64>) -> Alone {
+    let mut host = Alone::dp(&[GIB, 4 * GIB]);
+    host.vm(2).files = Some(Files {
+        programs: 4 * GIB - 400 * MIB,
+        reads: 0,
+        from_disk: 0,
+        faults: Some(0),
+        is_uncounted: false,
+        free: 0,
+        swapped_out,
+    });
+    host
+}
+
+/// Lets the ages of the second VM's memory be known, observed for so many seconds.
+fn observe(host: &mut Alone, observed: u64) {
+    let mapped_bytes = host.vm(2).size - 400 * MIB;
+    let aged = Aged {
+        mapped_bytes,
+        unused_bytes: mapped_bytes.saturating_sub(USED),
+        span_ns: observed * SECOND,
+    };
+    host.vm(2).demand = Some(KnownDemand {
+        aged: Some(aged),
+        ..KnownDemand::default()
+    });
+}
+
+/// Lets the first VM swap for so long.
+fn swaps(host: &mut Alone, seconds: u64, observed: u64) {
+    for _ in 0..seconds {
+        observe(host, observed);
+        host.swaps(1, 1);
+    }
+}
+
+fn steps(host: &Alone) -> Vec<u64> {
+    let orders = host.orders.iter().filter(|(_, id, _)| *id == 2);
+    orders.map(|(_, _, size)| *size).collect()
+}
+
+#[test]
+fn one_that_swaps_gets_what_others_programs_do_not_use() {
+    let mut host = beside_idle_programs(Some(MIB));
+    host.seconds(60);
+    swaps(&mut host, 300, 100);
+    let steps = steps(&host);
+    let mut before = 4 * GIB;
+    for size in &steps {
+        assert!(before - size <= before / 20 + 2 * MIB, "{steps:?}");
+        before = *size;
+    }
+    let has = host.vm(2).size;
+    assert!(has >= USED + 400 * MIB, "{} MiB", has / MIB);
+    assert!(has < USED + 700 * MIB, "{} MiB: {steps:?}", has / MIB);
+    assert!(host.vm(1).size > 2 * GIB);
+    let why = "MiB that they do not use, by its age; vm1";
+    let says = |(id, said): &(u32, String)| *id == 2 && said.contains(why);
+    assert!(host.said.iter().any(says), "{:?}", host.said);
+    let cache = |(id, said): &(u32, String)| *id == 2 && said.contains("page cache");
+    let first = host.said.iter().position(says);
+    let cached = host.said.iter().position(cache);
+    assert!(cached.is_none_or(|cached| first < Some(cached)));
+}
+
+#[test]
+fn nothing_is_taken_by_ages_while_nobody_swaps() {
+    let mut host = beside_idle_programs(Some(MIB));
+    observe(&mut host, 100);
+    host.seconds(600);
+    assert_eq!(host.orders, []);
+}
+
+#[test]
+fn ages_of_seconds_take_nothing() {
+    let mut host = beside_idle_programs(Some(MIB));
+    host.seconds(60);
+    swaps(&mut host, 25, 59);
+    let taken = 4 * GIB - host.vm(2).size;
+    // A step of page cache.
+    assert!(taken <= 84 * MIB, "{} MiB", taken / MIB);
+}
+
+#[test]
+fn a_guest_without_swap_is_not_asked_for_what_it_could_not_evict() {
+    for swapped_out in [None, Some(0)] {
+        let mut host = beside_idle_programs(swapped_out);
+        host.seconds(60);
+        swaps(&mut host, 300, 100);
+        let says = |(_, said): &(u32, String)| said.contains("by its age");
+        assert!(!host.said.iter().any(says), "{:?}", host.said);
+        // Page cache alone.
+        assert!(host.vm(2).size > 4 * GIB - 400 * MIB);
+    }
+}
