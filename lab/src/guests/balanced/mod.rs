@@ -72,6 +72,11 @@ pub struct Balanced {
 impl Balanced {
     /// Boots both guests and starts the daemon beside them.
     pub fn start(by: By) -> Result<Self> {
+        Self::start_with(by, "")
+    }
+
+    /// The same with these lines of configuration about the idle guest, and what follows them.
+    pub fn start_with(by: By, about_idle: &str) -> Result<Self> {
         host::install_missing()?;
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
@@ -86,10 +91,10 @@ impl Balanced {
         }
         daemon.start(&format!(
             "memory_floor = \"{FLOOR_MIB}MiB\"\nmemory_ceiling = \"{CEILING_MIB}MiB\"\n\
-             [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n\
+             [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n{about_idle}\n\
              [[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n\
              [balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
-             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nretry_factor = 3"
+             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nage_window_ms = 1000\nretry_factor = 3"
         ))?;
         Ok(Self { busy, idle, daemon })
     }

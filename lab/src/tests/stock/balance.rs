@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 use terrace_lab_programs::native::HotSet;
 
 use crate::control::lab::Lab;
@@ -10,7 +11,7 @@ use crate::guests::balanced::{
     BUSY, Balanced, By, CAPACITY_MIB, CEILING_MIB, FILES, FILES_MIB, IDLE, MARK, RAM_MIB,
     REVIEW_MS, program, vmstat,
 };
-use crate::guests::tiered;
+use crate::guests::tiered::{self, MIB};
 
 /// Major faults between two looks that are noise: of programs that start, and of the shell.
 const FEW_FAULTS: u64 = 100;
@@ -26,6 +27,13 @@ const CONSTANT: Duration = Duration::from_secs(300);
 const SHORT: Duration = Duration::from_secs(60);
 /// Time for which page cache is watched.
 const CACHE: Duration = Duration::from_secs(60);
+/// Memory of a program, and the part of it that it uses, MiB; and memory of other programs of its guest.
+const HAS_MIB: usize = 260;
+const USES_MIB: usize = 32;
+const OTHERS_MIB: u64 = 24;
+/// Lines about a guest that is scanned: rounds are short and come more often than once a minute.
+const SCANNED_OFTEN: &str = "scan = true\n[engine]\nfirst_round_after_ms = 2000\nperiod_ms = 20000\nwindows = 2\n\
+                             window_ms = 500";
 /// Bytes of a sector, as the kernel counts reads.
 const SECTOR: u64 = 512;
 
@@ -92,6 +100,66 @@ fn reverse(guests: &mut Balanced, own: &HotSet, load: &HotSet) -> Result<()> {
     guests.idle.expect_native_intact(&own.name)
 }
 
+/// A guest whose program has much memory and uses little of it, beside one that swaps.
+pub fn unused() -> Result<()> {
+    let mut guests = Balanced::start_with(By::Balloon, SCANNED_OFTEN)?;
+    // A guest that never swapped might have no swap.
+    let all = program("all", 480, 480);
+    guests.idle.start_hot_set(&all)?;
+    guests.until("the idle guest has swapped", |guests| {
+        Ok(count(guests, IDLE, "pswpout")? > 0)
+    })?;
+    guests.idle.end_workload(&all.name)?;
+    let own = program("own", HAS_MIB, USES_MIB);
+    guests.idle.start_hot_set(&own)?;
+    within_capacity(&mut guests)?;
+    guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
+    let load = program("load", LOAD_MIB, LOAD_MIB);
+    guests.busy.begin_hot_set(&load)?;
+    let mut ages = Value::Null;
+    guests.until("the ages of its memory are known", |guests| {
+        ages = guests.provisioning(IDLE)?["balance"]["ages"].take();
+        Ok(ages["observed_s"].as_f64() >= Some(10.0))
+    })?;
+    expect_curve(&ages)?;
+    relieved(&mut guests, BUSY)?;
+    let events = guests.daemon.events()?;
+    ensure!(events.contains("do not use, by its age"), "{events}");
+    guests.busy.wait_for_workload(&load.name)?;
+    guests.busy.expect_native_intact(&load.name)?;
+    let passes = passes(&mut guests.idle)?;
+    ensure!(passes > 0, "the idle guest's program stands still");
+    guests.idle.expect_native_intact(&own.name)?;
+    tiered::expect_a_quiet_kernel(&mut guests.idle, MARK)
+}
+
+/// The curve of a program that uses a part of its memory again and again: little below that part is enough, and all above it is.
+fn expect_curve(ages: &Value) -> Result<()> {
+    let mib = |name: &str| ages[name].as_u64().unwrap_or_default() / MIB;
+    let used = mib("mapped_bytes") - mib("unused_bytes");
+    let points = ages["curve"].as_array().into_iter().flatten();
+    let misses = |at: u64| {
+        let mut points = points.clone();
+        let after = points.find(|point| point["bytes"].as_u64() >= Some(at * MIB));
+        after.map_or(0, |point| {
+            point["misses_per_s"].as_u64().unwrap_or_default()
+        })
+    };
+    let (uses, has) = (USES_MIB as u64, HAS_MIB as u64);
+    let (below, above) = (misses(uses / 2), misses(2 * uses + OTHERS_MIB));
+    println!(
+        "its programs map {} MiB and use {used}; {below} misses a second with {} MiB, {above} with {}",
+        mib("mapped_bytes"),
+        uses / 2,
+        2 * uses + OTHERS_MIB
+    );
+    ensure!(mib("mapped_bytes") + OTHERS_MIB >= has, "{ages}");
+    ensure!((uses..=2 * uses + OTHERS_MIB).contains(&used), "{ages}");
+    // All pages of the part, at least once in a few seconds.
+    ensure!(below > 10 * above.max(10), "{ages}");
+    Ok(())
+}
+
 /// The page cache of a guest that reads all of it again and again, beside one that swaps.
 pub fn page_cache() -> Result<()> {
     let mut guests = Balanced::start(By::Balloon)?;
@@ -113,7 +181,7 @@ pub fn page_cache() -> Result<()> {
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
     guests.busy.begin_hot_set(&load)?;
     guests.watch(CACHE)?;
-    let read = (files_read(&mut guests.idle)? - before) / tiered::MIB;
+    let read = (files_read(&mut guests.idle)? - before) / MIB;
     println!(
         "{read} MiB of {FILES_MIB} read again in {} s beside a guest that swaps: {}",
         CACHE.as_secs(),

@@ -29,6 +29,10 @@ pub const TESTS: &[Test] = &[
         balance::moves_by_virtio_mem,
     ),
     Test::on_guest(
+        "programs_give_what_they_do_not_use_to_one_that_swaps",
+        balance::unused,
+    ),
+    Test::on_guest(
         "page_cache_in_use_stays_beside_one_that_swaps",
         balance::page_cache,
     ),
