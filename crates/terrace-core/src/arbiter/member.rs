@@ -53,7 +53,7 @@ pub struct KnownDemand {
     pub heat: Arc<[Heat]>,
     /// The VM's hot set, bytes; 0: not known.
     pub hot: u64,
-    /// What is known of its memory by ages.
+    /// The ages of its memory.
     pub aged: Option<Aged>,
 }
 
@@ -570,12 +570,12 @@ impl Member {
     }
 
     /// The most of a VM's memory that may go at once whatever else allows more, bytes: pages in use of memory that is unplugged
-    /// move to what the guest's nodes have free.
+    /// move to what the guest's nodes have free. Of what others lent the guest makes so much free as may be taken at once.
     #[must_use]
-    pub fn most_taken(&self) -> u64 {
+    pub fn most_taken(&self, config: &ArbiterConfig) -> u64 {
         let unplugs = self.sizes.as_ref().is_some_and(|sizes| sizes.unplugs);
         match self.need.filter(|_| unplugs) {
-            Some((_, need)) => need.free_bytes,
+            Some((_, need)) => need.free_bytes.max(self.lent().min(self.pace(config))),
             None => u64::MAX,
         }
     }

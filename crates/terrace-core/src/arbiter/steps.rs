@@ -158,7 +158,7 @@ fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Op
     }
     // Memory that only changes its tier is taken as far as the guest does not use it.
     let limit = most.min(has.saturating_sub(sum(target))).max(spare);
-    let limit = limit.min(member.most_taken());
+    let limit = limit.min(member.most_taken(config));
     let mut left = limit.min(has.saturating_sub(member.floor(now)));
     let mut to = member.sizes_each();
     for (i, tier) in member.sizes.as_ref()?.tiers.iter().enumerate().rev() {

@@ -16,7 +16,7 @@ const MOST_WINDOWS: usize = 4096;
 /// The window of a page that was never found.
 const NEVER: u32 = u32::MAX;
 
-/// What the ages of a VM's memory come to.
+/// The sum of the ages of a VM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aged {
     /// Memory that programs of the guest map, bytes. Page cache that is not mapped is not seen.

@@ -60,7 +60,7 @@ impl AgeScans {
             .unwrap_or(u64::MAX)
     }
 
-    /// What they come to; `None` before anything is known.
+    /// The sum of the ages; `None` before anything is known.
     pub fn aged(&self) -> Option<Aged> {
         let (pages, blocks) = self.mapped;
         if self.found.1 == 0 || blocks == 0 {
