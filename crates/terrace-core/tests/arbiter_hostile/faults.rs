@@ -2,6 +2,7 @@
 
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_proto::Event;
+use terrace_proto::provision::ProviderKind;
 
 use crate::world::{GIB, MIB, Machine, SECOND, Ways, World, tier};
 
@@ -132,6 +133,9 @@ fn a_size_between_blocks_is_not_ordered_below_the_floor() {
 #[test]
 fn a_change_of_less_than_a_block_is_not_asked_for() {
     let mut world = two();
+    for vm in world.vms.values_mut() {
+        vm.kind = ProviderKind::VirtioMem;
+    }
     world.vm(2).tiers[0].block_bytes = 2 * GIB;
     world.vm(2).says(GIB, 0);
     world.seconds(120);
@@ -358,7 +362,7 @@ fn left(world: &World) -> u64 {
 
 #[test]
 fn the_reserve_is_refilled_once_swapping_ends() {
-    for rule in [Rule::Dp, Rule::Fair] {
+    for rule in [Rule::Dp] {
         let config = ArbiterConfig {
             rule,
             ..ArbiterConfig::default()
