@@ -3,6 +3,7 @@
 use terrace_proto::Tick;
 
 use super::member::Member;
+use super::percent;
 use crate::config::ArbiterConfig;
 
 /// A size below which a VM is not brought for some time.
@@ -12,6 +13,8 @@ pub struct Hold {
     pub bytes: u64,
     /// The time until which it holds.
     pub until: Tick,
+    /// The part that it is to get back of those who took it, as that did harm: up to this size, bytes.
+    pub owed: u64,
 }
 
 impl Member {
@@ -33,6 +36,7 @@ impl Member {
         self.hold = Some(Hold {
             bytes: wants.max(self.held(now)),
             until: Tick(now.0.saturating_add(pause)),
+            owed: self.owed(now),
         });
     }
 
@@ -44,8 +48,35 @@ impl Member {
             bytes: bytes.max(held.map_or(0, |hold| hold.bytes)),
             // An older reason may hold for longer.
             until: Tick(until.0.max(held.map_or(0, |hold| hold.until.0))),
+            owed: held.map_or(0, |hold| hold.owed),
         });
         is_news
+    }
+
+    /// Holds it at its size before it gave what did harm: those who took that give it back. Returns whether that is news.
+    pub fn owe(&mut self, now: Tick, bytes: u64, until: Tick) -> bool {
+        let is_news = self.hold_at(now, bytes, until);
+        if let Some(hold) = &mut self.hold {
+            hold.owed = hold.owed.max(bytes);
+        }
+        is_news
+    }
+
+    /// The size up to which it gets back what did harm, bytes.
+    fn owed(&self, now: Tick) -> u64 {
+        let held = self.hold.filter(|hold| hold.until > now);
+        held.map_or(0, |hold| hold.owed)
+    }
+
+    /// Whether it lacks what it is to get back, by more than the dead band. No more than it brought is taken of others for it.
+    #[must_use]
+    pub fn is_owed(&self, now: Tick, config: &ArbiterConfig) -> bool {
+        let bound = self.asked.bound.map_or(u64::MAX, |(_, bytes)| bytes);
+        let owed = self.owed(now).min(self.all_brought().unwrap_or(0));
+        let owed = owed.min(self.ceiling()).min(bound);
+        let near = owed - percent(owed, config.dead_band_percent);
+        // One that cannot grow back stops no lending.
+        self.facts.standing.alone.is_none() && self.need.is_some() && self.most() < near
     }
 
     /// The size at which it is held now, bytes.

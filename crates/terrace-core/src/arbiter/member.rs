@@ -88,8 +88,11 @@ pub struct Rate {
 pub struct Loan {
     /// Memory of each tier that it was to have when it came, bytes; `None` until its sizes are known.
     pub brought: Option<Vec<u64>>,
-    /// Whether memory beyond that is called back, because a VM that swaps has less than it brought.
+    /// Whether memory beyond that is called back, because a VM has less than it brought that swaps, or is to get back what did
+    /// harm.
     pub returns: bool,
+    /// Whether no lender swaps: it comes back as fast as own memory may be taken.
+    pub is_paced: bool,
 }
 
 /// The use of each tier, and the VM's right to speed, as far as they are known.
@@ -474,7 +477,7 @@ impl Member {
         Some(super::sum(self.loan.brought.as_ref()?))
     }
 
-    /// Memory that is called back from it, bytes: others lent it, and one of them swaps.
+    /// Memory that is called back from it, bytes: others lent it, and one of them swaps or lost by that.
     #[must_use]
     pub fn lent(&self) -> u64 {
         match self.all_brought() {

@@ -359,9 +359,13 @@ impl Arbiter {
             member.watch(now);
         }
         // Who trades lends nothing.
-        let returns = self.config.rule != Rule::Trade && self.calls_back();
+        let lends = self.config.rule != Rule::Trade;
+        let calls = self.calls_back();
+        let mut members = self.members.values();
+        let is_owed = members.any(|member| member.is_owed(now, &self.config));
         for member in self.members.values_mut() {
-            member.loan.returns = returns;
+            member.loan.returns = lends && (calls || is_owed);
+            member.loan.is_paced = !calls;
         }
     }
 

@@ -103,7 +103,9 @@ impl Series {
             false => u128::from(size) * 2,
         };
         let should = u128::from(self.faults) * u128::from(self.bought);
-        let is_half = fell > 0 && self.bought > 0 && fell * 2 * lacks >= should;
+        // A guest may say any number.
+        let part = fell.saturating_mul(2).saturating_mul(lacks);
+        let is_half = fell > 0 && self.bought > 0 && part >= should;
         let is_eighth = !scaled_above(faults, self.faults, FEWER_EIGHTHS);
         is_eighth || is_half
     }

@@ -6,7 +6,7 @@
 //! A step either takes or gives. A VM that is to have more of one tier and less of another first gives what its guest
 //! does not use, or else first takes what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_proto::{ProviderId, Tick};
 
@@ -105,7 +105,7 @@ pub(super) struct On {
     pub takes: Takes,
 }
 
-/// The steps towards these sizes: those that shrink first.
+/// The steps towards these sizes: those that shrink first. Of two proposals for a VM the first one counts.
 pub(super) fn towards(
     on: On,
     members: &Members,
@@ -115,10 +115,14 @@ pub(super) fn towards(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut grow = Vec::new();
+    let mut seen = BTreeSet::new();
     for (id, target) in targets {
         let Some(member) = members.get(id).filter(|member| member.can_act()) else {
             continue;
         };
+        if !seen.insert(*id) {
+            continue;
+        }
         let from = member.sizes_each();
         // Who is to have more in all does not give first.
         let more = sum(target) > sum(&from) && matters(sum(&from), sum(target), config);
@@ -142,17 +146,21 @@ pub(super) fn towards(
 /// The sizes that a VM may have now on its way down.
 fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Option<Vec<u64>> {
     let (has, lent, now) = (member.size(), member.lent(), on.now);
-    // Its own memory is not taken while it swaps, nor twice in a cycle.
-    let only_lent = member.is_swapping() || on.takes == Takes::Lent;
+    // Its own memory is not taken while it swaps or loses more than before it shrank last, nor twice in a cycle.
+    let is_short = member.is_swapping() || member.suffers();
+    let only_lent = is_short || on.takes == Takes::Lent;
     if only_lent && lent == 0 {
-        return None;
-    }
-    if lent == 0 && member.suffers() {
         return None;
     }
     let beyond = member.pace(config);
     let mut spare = member.spare(config);
-    let mut most = spare.max(beyond).max(lent);
+    // What a lender lost by comes back in steps, unless it swaps.
+    let at_once = match (member.loan.is_paced, on.takes) {
+        (true, Takes::Lent) => return None,
+        (true, Takes::All) => 0,
+        (false, _) => lent,
+    };
+    let mut most = spare.max(beyond).max(at_once);
     if only_lent {
         (spare, most) = (spare.min(lent), most.min(lent));
     }
@@ -289,77 +297,130 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A VM of one or two tiers, with a floor and a ceiling, which may be on its way to other sizes, swap or have free
-    /// memory.
+    /// A VM of one or two tiers, with a floor and a ceiling, which may be on its way to other sizes, swap, lose more than
+    /// before it shrank, have free memory, or owe what others lent.
     #[derive(Clone, Debug)]
     struct Party {
         sizes: Vec<u64>,
         target: u64,
+        bounds: Bounds,
+        free: u64,
+        /// Whether it swaps, is on its way, can be unplugged, shrank once, and loses time.
+        is: [bool; 5],
+        turned: Option<(u64, Direction)>,
+    }
+
+    /// The bounds of a VM, and what is owed.
+    #[derive(Clone, Copy, Debug)]
+    struct Bounds {
         floor: u64,
         ceiling: u64,
-        free: u64,
-        swaps: bool,
-        pending: bool,
-        unplugs: bool,
-        turned: Option<(u64, Direction)>,
+        weight: u32,
+        /// The size at which it is held.
+        held: u64,
+        /// Memory that it brought, whether what it has beyond that is called back, and in steps.
+        brought: Option<(u64, bool)>,
+        is_paced: bool,
     }
 
     impl Party {
         fn size(&self) -> u64 {
             sum(&self.sizes)
         }
+
+        fn swaps(&self) -> bool {
+            self.is[0]
+        }
+
+        fn suffers(&self) -> bool {
+            self.is[3] && self.is[4]
+        }
+
+        /// Memory that it brought, if more is called back.
+        fn returns(&self) -> Option<u64> {
+            let brought = self.bounds.brought.filter(|(_, returns)| *returns);
+            brought.map(|(brought, _)| brought)
+        }
+
+        /// The least that it may be brought to now, if it is larger.
+        fn least(&self) -> u64 {
+            // One that is to give back is held at no more than it brought.
+            let held = self.bounds.held.min(self.returns().unwrap_or(u64::MAX));
+            self.bounds
+                .floor
+                .max(held.min(self.bounds.ceiling.max(self.bounds.floor)))
+        }
     }
 
-    fn party() -> impl Strategy<Value = Party> {
-        let turned = prop::option::of((0..20_u64, any::<bool>()));
-        let sizes = (
-            prop::collection::vec(64..2048_u64, 1..3),
-            64..4096_u64,
-            0..2048_u64,
-            64..8192_u64,
-            0..4096_u64,
-        );
-        (sizes, any::<[bool; 4]>(), turned).prop_map(
-            |((sizes, target, floor, ceiling, free), [moves, swaps, pending, unplugs], turned)| {
-                let sizes: Vec<u64> = sizes.into_iter().map(|mib| mib * MIB).collect();
-                Party {
-                    target: if moves { target * MIB } else { sizes[0] },
-                    floor: (floor * MIB).min(sum(&sizes)),
-                    sizes,
-                    ceiling: ceiling * MIB,
-                    free: free * MIB,
-                    swaps,
-                    pending,
-                    unplugs,
-                    turned: turned
-                        .map(|(ago, up)| (ago, if up { Direction::Up } else { Direction::Down })),
-                }
+    fn bounds() -> impl Strategy<Value = Bounds> {
+        let weight = prop_oneof![Just(1), Just(1000), Just(u32::MAX), 1..100_000_u32];
+        let held = prop_oneof![Just(0), 0..4096_u64];
+        let brought = prop::option::of((0..4096_u64, any::<bool>()));
+        let of = (0..2048_u64, 64..8192_u64, weight, held, brought);
+        (of, any::<bool>()).prop_map(
+            |((floor, ceiling, weight, held, brought), is_paced)| Bounds {
+                floor: floor * MIB,
+                ceiling: ceiling * MIB,
+                weight,
+                held: held * MIB,
+                brought: brought.map(|(brought, returns)| (brought * MIB, returns)),
+                is_paced,
             },
         )
     }
 
+    fn party() -> impl Strategy<Value = Party> {
+        let turned = prop::option::of((0..20_u64, any::<bool>()));
+        let sizes = prop::collection::vec(64..2048_u64, 1..3);
+        let of = (sizes, 64..4096_u64, 0..4096_u64, prop::bool::weighted(0.2));
+        let is = any::<[bool; 5]>();
+        (of, bounds(), is, turned).prop_map(|((sizes, target, free, moves), bounds, is, turned)| {
+            let sizes: Vec<u64> = sizes.into_iter().map(|mib| mib * MIB).collect();
+            Party {
+                target: if moves { target * MIB } else { sizes[0] },
+                bounds: Bounds {
+                    floor: bounds.floor.min(sum(&sizes)),
+                    ..bounds
+                },
+                sizes,
+                free: free * MIB,
+                is,
+                turned: turned
+                    .map(|(ago, up)| (ago, if up { Direction::Up } else { Direction::Down })),
+            }
+        })
+    }
+
     const NOW: Tick = Tick(100_000_000_000);
 
-    fn member(id: u32, party: &Party) -> Member {
-        let provider = ProviderId(id);
-        let mut member = Member::new(MemoryRights {
-            provider,
-            vm: None,
-            floor_bytes: party.floor,
-            ceiling_bytes: party.ceiling,
-            weight: 1000,
-        });
-        for (second, used) in [(98, 0), (99, u64::from(party.swaps) * MIB)] {
+    /// Lets its guest say for two seconds what it needs. It loses 5 ms a second, if it does: too little to be taken for one
+    /// that swaps.
+    fn speaks(member: &mut Member, party: &Party) {
+        let [swaps, _, _, shrank, loses] = party.is;
+        for (second, at) in [(98, 0), (99, 1)] {
             let need = MemoryNeed {
-                provider,
+                provider: member.rights.provider,
                 free_bytes: party.free,
-                used_swap_bytes: used,
+                used_swap_bytes: u64::from(swaps) * at * MIB,
                 major_faults: 0,
-                lost_ns: 0,
+                lost_ns: u64::from(loses) * at * 5_000_000,
                 huge_percent: 0,
             };
             member.need(Tick(second * 1_000_000_000), need);
         }
+        member.past.before_shrink = shrank.then(super::super::member::Rate::default);
+    }
+
+    fn member(id: u32, party: &Party) -> Member {
+        let (provider, bounds) = (ProviderId(id), party.bounds);
+        let mut member = Member::new(MemoryRights {
+            provider,
+            vm: None,
+            floor_bytes: bounds.floor,
+            ceiling_bytes: bounds.ceiling,
+            weight: bounds.weight,
+        });
+        speaks(&mut member, party);
         let tier = |(i, size): (usize, &u64)| {
             let target = if i == 0 { party.target } else { *size };
             TierSize {
@@ -371,18 +432,56 @@ mod tests {
                 block: MIB,
             }
         };
+        let [_, pending, unplugs, ..] = party.is;
         member.sizes = Some(Sizes {
             tiers: party.sizes.iter().enumerate().map(tier).collect(),
             still: (party.sizes[0] != party.target).then_some("on its way"),
-            unplugs: party.unplugs,
+            unplugs,
         });
-        member.asked.pending = party
-            .pending
-            .then(|| (terrace_proto::ResizeId(1), party.sizes.clone()));
+        member.asked.pending = pending.then(|| (terrace_proto::ResizeId(1), party.sizes.clone()));
+        member.hold_at(NOW, bounds.held, Tick(NOW.0 + 1));
+        if let Some((brought, returns)) = bounds.brought {
+            member.loan.brought = Some(vec![brought]);
+            member.loan.returns = returns;
+            member.loan.is_paced = bounds.is_paced;
+        }
         let at = |ago: u64| Tick(NOW.0 - ago * 1_000_000_000);
         let turned = party.turned.map(|(ago, direction)| (at(ago), direction));
         member.turned = [turned; 4];
         member
+    }
+
+    /// Checks a step of a VM. `all`: its own memory may be taken, too.
+    fn check(step: &Step, party: &Party, member: &Member, all: bool) -> Result<(), TestCaseError> {
+        prop_assert!(member.can_act() && step.from == party.sizes);
+        prop_assert_eq!(member.is_swapping(), party.swaps());
+        prop_assert_eq!(member.suffers(), party.suffers());
+        let turned = |last| party.turned.is_some_and(|(ago, d)| d == last && ago < 10);
+        let (from, to) = (sum(&step.from), sum(&step.to));
+        let mut each = step.to.iter().zip(&step.from);
+        if to < from {
+            let lent = from.saturating_sub(party.returns().unwrap_or(from));
+            let spare = member.spare(&ArbiterConfig::default());
+            let at_once = if party.bounds.is_paced { 0 } else { lent };
+            let cap = spare.max(64 * MIB).max(party.size() / 20).max(at_once);
+            prop_assert!(each.all(|(to, from)| to <= from));
+            prop_assert!(to >= party.least().min(from) && from - to <= cap);
+            prop_assert!(!party.is[2] || from - to <= party.free);
+            prop_assert!(!turned(Direction::Up));
+            // What it brought is taken of nobody who swaps or loses more than before it shrank, nor between two cycles.
+            if party.swaps() || party.suffers() || !all {
+                prop_assert!(
+                    from - to <= lent && (all || at_once > 0),
+                    "{from} to {to}, of which {lent} lent"
+                );
+            }
+        } else {
+            prop_assert!(each.all(|(to, from)| to >= from));
+            let most = party.bounds.ceiling.max(party.bounds.floor);
+            prop_assert!(to <= most.min(party.returns().unwrap_or(most)));
+            prop_assert!(party.swaps() || !turned(Direction::Down));
+        }
+        Ok(())
     }
 
     proptest! {
@@ -409,34 +508,23 @@ mod tests {
             capacity.add(&[beside * MIB, beside / 2 * MIB]);
             let reserve = capacity.percent(config.reserve_percent);
             let host = Host { capacity, reserve, headroom: u64::MAX };
-            let mut seen = std::collections::BTreeSet::new();
             let proposals: Targets = proposals
                 .iter()
                 .map(|(id, mib)| (ProviderId(*id), mib.map(|mib| mib * MIB).to_vec()))
-                .filter(|(id, _)| seen.insert(*id))
                 .collect();
             let on = On { now: NOW, takes: if all { Takes::All } else { Takes::Lent } };
             let steps = towards(on, &members, &proposals, &host, &config);
             let (mut given, mut to_others) = (Kinds::default(), Kinds::default());
+            let mut stepped = BTreeSet::new();
             for step in &steps {
                 let party = &parties[step.provider.0 as usize];
-                let member = &members[&step.provider];
-                prop_assert!(member.can_act() && step.from == party.sizes);
-                let turned = |last| party.turned.is_some_and(|(ago, d)| d == last && ago < 10);
-                let (from, to) = (sum(&step.from), sum(&step.to));
-                if to < from {
-                    let cap = member.spare(&config).max(64 * MIB).max(party.size() / 20);
-                    prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to <= from));
-                    prop_assert!(to >= party.floor && from - to <= cap);
-                    prop_assert!(!party.unplugs || from - to <= party.free);
-                    prop_assert!(all && !party.swaps && !turned(Direction::Up));
-                } else {
-                    prop_assert!(step.to.iter().zip(&step.from).all(|(to, from)| to >= from));
-                    prop_assert!(to <= party.ceiling.max(party.floor));
-                    prop_assert!(party.swaps || !turned(Direction::Down));
+                prop_assert!(stepped.insert(step.provider), "two orders at once: {steps:?}");
+                check(step, party, &members[&step.provider], all)?;
+                if step.grows() {
                     let more: Vec<u64> = step.to.iter().zip(&step.from).map(|(t, f)| t - f).collect();
                     given.add(&more);
-                    if !party.swaps {
+                    // One that is held at more gave it to the reserve.
+                    if !party.swaps() && party.size() >= party.least() {
                         to_others.add(&more);
                     }
                 }

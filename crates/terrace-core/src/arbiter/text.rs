@@ -63,6 +63,9 @@ pub(super) fn step(
         }
     };
     let change = match step.grows() {
+        false if member.lent() > 0 && member.loan.is_paced => {
+            "others lent it memory, and lose more without it than was gained"
+        }
         false if member.lent() > 0 => "others lent it memory, and one of them swaps now",
         true => "of what others do not use",
         false if on.excess > 0 => {

@@ -15,8 +15,8 @@ pub(super) const NOISE_NS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 struct Trial {
     at: Tick,
-    /// Who gave, and the size before.
-    givers: Vec<(ProviderId, u64)>,
+    /// Who gave, the size before, and the lost time then.
+    givers: Vec<(ProviderId, u64, u64)>,
     /// All whose lost time counts, the givers among them.
     involved: Vec<ProviderId>,
     /// Lost time of these then, ns a second.
@@ -71,6 +71,9 @@ impl Trials {
     ) {
         let mut involved: Vec<ProviderId> = givers.iter().map(|(id, _)| *id).collect();
         involved.extend(takers);
+        let givers = givers.into_iter();
+        let givers = givers.map(|(id, size)| (id, size, lost(members, &[id])));
+        let givers = givers.collect();
         self.0.push(Trial {
             at: now,
             lost: lost(members, &involved),
@@ -103,11 +106,16 @@ impl Trials {
             }
             let until = now.0.saturating_add(config.pause_ns());
             let is_shared = trial.involved.len() > trial.givers.len();
-            for (giver, from) in trial.givers {
+            for (giver, from, before) in trial.givers {
                 let Some(member) = members.get_mut(&giver) else {
                     continue;
                 };
-                let is_news = member.hold_at(now, from, Tick(until));
+                // Others give it back to one that lost by it. Where a taker alone lacks more, it has use for it.
+                let is_harmed = member.lost() > before.saturating_add(NOISE_NS);
+                let is_news = match is_harmed {
+                    true => member.owe(now, from, Tick(until)),
+                    false => member.hold_at(now, from, Tick(until)),
+                };
                 // Of several steps the first one says it.
                 failed.extend(is_news.then_some(Failed {
                     giver,

@@ -385,6 +385,40 @@ fn a_decision_is_taken_at_once_when_little_happened_before() {
 }
 
 #[test]
+fn relief_does_not_wait_for_the_cycle() {
+    for rule in [Rule::Dp, Rule::Fair] {
+        let config = ArbiterConfig {
+            rule,
+            cycle_ms: 60_000,
+            ..ArbiterConfig::default()
+        };
+        let mut alone = Alone::new(config, &[2 * GIB, 2 * GIB]);
+        alone.frees(2, GIB);
+        alone.seconds(300);
+        let reserve = 4 * GIB - alone.vm(1).size - alone.vm(2).size;
+        assert!(reserve >= 140 * MIB, "{rule:?}: there is no reserve");
+        // A decision is taken: the next one is a minute away.
+        let decisions = alone.arbiter.decisions();
+        alone.frees(2, 256 * MIB);
+        while alone.arbiter.decisions() == decisions {
+            alone.second();
+            assert!(alone.second < 500, "{rule:?}: nothing is decided");
+        }
+        let (began, orders) = (alone.second, alone.orders.len());
+        let decisions = alone.arbiter.decisions();
+        let giver = alone.vm(2).size;
+        alone.swaps(1, 2);
+        let order = alone.orders.get(orders).copied();
+        let is_relief =
+            |(at, vm, size): (u64, u32, u64)| at <= began + 2 && vm == 1 && size > 2 * GIB;
+        assert!(order.is_some_and(is_relief), "{rule:?}: {order:?}");
+        // Nothing was decided anew, and the other one gave nothing for it.
+        assert_eq!(alone.arbiter.decisions(), decisions, "{rule:?}");
+        assert_eq!(alone.vm(2).size, giver, "{rule:?}");
+    }
+}
+
+#[test]
 fn a_swapping_vm_is_relieved_by_one_that_came_just_now() {
     for rule in [Rule::Dp, Rule::Fair] {
         let config = ArbiterConfig {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 mod alone;
+mod back;
 mod cached;
 mod pictures;
 mod tracked;
@@ -237,6 +238,22 @@ fn constant_demand_moves_nobody_twice() {
         let of = orders.iter().filter(|(vm, _)| *vm == id).count();
         assert!(of <= 1, "VM {id}: {of} orders, {orders:?}");
     }
+    // The reserve takes some: a host that does nothing moves nobody either.
+    assert!(!orders.is_empty(), "nothing was ordered");
+}
+
+/// Checks that no VM was moved up and then down, or down and then up, and in how many steps at most.
+fn turns_nowhere(host: &Host, sizes: &[u64], most: usize) {
+    for (id, first) in (1..).zip(sizes) {
+        let orders = host.orders();
+        let own = orders.iter().filter(|(vm, _)| *vm == id);
+        let mut way = vec![*first];
+        way.extend(own.map(|(_, size)| *size));
+        let is_up = way.is_sorted();
+        let is_down = way.is_sorted_by(|a, b| a >= b);
+        assert!(is_up || is_down, "VM {id} turns: {way:?}");
+        assert!(way.len() - 1 <= most, "VM {id}: {way:?}");
+    }
 }
 
 #[test]
@@ -246,13 +263,15 @@ fn constant_demand_beyond_the_host_moves_nobody_either() {
             rule,
             ..ArbiterConfig::default()
         };
-        let mut host = Host::new(config, &[2 * GIB, 2 * GIB, GIB], 256 * MIB);
+        let sizes = [2 * GIB, 2 * GIB, GIB];
+        let mut host = Host::new(config, &sizes, 256 * MIB);
         for (id, uses) in [(1, 3 * GIB), (2, 2 * GIB), (3, GIB / 2)] {
             host.uses(id, uses);
         }
         (0..300).for_each(|_| host.second());
         let orders = host.orders().len();
         assert!(orders > 0, "{rule:?}");
+        turns_nowhere(&host, &sizes, 12);
         (0..900).for_each(|_| host.second());
         let more = &host.orders()[orders..];
         assert!(more.is_empty(), "{rule:?}: {more:?}");

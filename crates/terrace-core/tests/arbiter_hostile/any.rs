@@ -3,9 +3,12 @@
 use proptest::prelude::*;
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_core::session::replay::replay;
+use terrace_proto::provision::ProviderKind;
 use terrace_proto::{Event, MemoryNeed, MemoryRights, MemoryTiers, ProviderId};
 use terrace_testkit::log::written;
 
+use crate::price::Prices;
+use crate::reserve::Reserve;
 use crate::world::{GIB, Kinds, MIB, Machine, SECOND, Ways, World, sum, tier};
 
 /// A VM as it arrives.
@@ -120,6 +123,9 @@ fn machine(id: u32, new: &Newcomer) -> Machine {
         tier
     });
     vm.tiers = tiers.collect();
+    if id % 2 == 0 {
+        vm.kind = ProviderKind::VirtioMem;
+    }
     (vm.floor, vm.ceiling) = (
         new.floor.saturating_mul(MIB),
         new.ceiling.saturating_mul(MIB),
@@ -133,10 +139,8 @@ struct Test {
     /// Memory that programs need; `None`: the guest says what it was told to.
     needs: [Option<u64>; 6],
     capacity: Kinds,
-    /// The reserve of each kind.
-    reserve: Kinds,
-    /// Whether some guest swapped, or complained of lost time.
-    suffered: bool,
+    reserve: Reserve,
+    prices: Prices,
     /// Whether all providers report what is so, and nobody orders but the arbiter.
     honest: bool,
 }
@@ -209,11 +213,11 @@ impl Test {
                 }
             }
             Deed::Floods(_, bytes) => {
-                self.suffered = true;
                 let mut need = vm.need;
                 for used_swap_bytes in [0, bytes, u64::MAX, 1] {
                     need.used_swap_bytes = used_swap_bytes;
                     self.world.hear(Event::MemoryNeed(need));
+                    self.reserve.note(&self.world, 0);
                 }
             }
             _ => {}
@@ -236,8 +240,8 @@ impl Test {
         let needs = needs.filter(|(id, _)| !self.silent[**id as usize]);
         let needs: Vec<MemoryNeed> = needs.map(|(_, vm)| vm.need).collect();
         for need in needs {
-            self.suffered |= need.used_swap_bytes > 0 || need.lost_ns > 0;
             self.world.hear(Event::MemoryNeed(need));
+            self.reserve.note(&self.world, 0);
             // What it says of its tiers is as true.
             let (free, odd) = (need.free_bytes, need.used_swap_bytes);
             self.world.hear(Event::MemoryTiers(MemoryTiers {
@@ -246,17 +250,9 @@ impl Test {
                 waiting_hot_bytes: need.major_faults ^ free,
             }));
         }
+        self.reserve.note(&self.world, ns);
+        self.prices.note(&self.world);
         self.world.pass(ns);
-    }
-
-    /// Checks that what a VM got that does not swap is not of the reserve.
-    fn leaves_reserve(&self, held: &Kinds) {
-        for (kind, held) in held.iter().enumerate() {
-            let most = self.capacity[kind] - self.reserve[kind];
-            // What they brought they have.
-            let most = most.max(self.world.began[kind]);
-            assert!(*held <= most, "{held} of {most} of kind {kind}");
-        }
     }
 
     fn check(&mut self) {
@@ -273,9 +269,8 @@ impl Test {
             self.capacity
         );
         for order in orders {
-            if order.to > order.has && !self.suffered {
-                self.leaves_reserve(&order.held);
-            }
+            self.reserve.check(&order);
+            self.prices.check(&order);
             let vm = &self.world.vms[&order.vm];
             let whole = sum(vm.tiers.iter().map(|tier| tier.whole_bytes));
             let floor = vm.floor.min(whole);
@@ -291,24 +286,24 @@ impl Test {
     }
 }
 
-fn run(config: ArbiterConfig, vms: &[Newcomer], deeds: Vec<Deed>, honest: bool) {
-    let tiers = config.capacity_tiers_bytes.clone();
-    let percent = u64::from(config.reserve_percent);
-    let mut world = World::new(config);
+/// Runs deeds. Returns how many orders were checked against the reserve, and against a price.
+fn run(config: ArbiterConfig, vms: &[Newcomer], deeds: Vec<Deed>, honest: bool) -> [usize; 2] {
+    let mut world = World::new(config.clone());
     for (id, new) in (1..).zip(vms) {
         world.arrive(id, machine(id, new), new.weight);
     }
     world.began = world.kinds();
-    let (mut capacity, mut reserve) = (world.began, Kinds::default());
-    for (kind, bytes) in (1..).zip(&tiers) {
+    let mut capacity = world.began;
+    let whole = [config.capacity_bytes];
+    let configured = whole.iter().chain(&config.capacity_tiers_bytes);
+    for (capacity, bytes) in capacity.iter_mut().zip(configured) {
         // Less than VMs brought is taken of nobody at once.
-        capacity[kind] = capacity[kind].max(*bytes);
-        reserve[kind] = bytes / 100 * percent;
+        *capacity = (*capacity).max(*bytes);
     }
     let mut test = Test {
+        reserve: Reserve::new(&config, &world.vms),
+        prices: Prices::new(&config, &world.vms),
         world,
-        reserve,
-        suffered: false,
         silent: [false; 6],
         needs: [None; 6],
         capacity,
@@ -320,8 +315,12 @@ fn run(config: ArbiterConfig, vms: &[Newcomer], deeds: Vec<Deed>, honest: bool) 
     }
     test.pass(SECOND);
     test.check();
+    if honest {
+        test.prices.settle(&mut test.world);
+    }
     let replayed = replay(written(test.world.session.log()).as_slice()).unwrap();
     assert_eq!(replayed.unrecorded_actions, 0, "{replayed:?}");
+    [test.reserve.checked, test.prices.checked]
 }
 
 prop_compose! {
@@ -335,6 +334,7 @@ prop_compose! {
         least_shrink_bytes in prop_oneof![Just(0), Just(64 * MIB), Just(u64::MAX)],
         rule in prop_oneof![Just(Rule::Dp), Just(Rule::Fair), Just(Rule::Trade)],
         price_ratio_milli in 1000..6000_u32,
+        capacity_bytes in prop_oneof![Just(0), 0..16 * GIB],
         capacity_tiers_bytes in prop_oneof![
             Just(Vec::new()),
             prop::collection::vec(0..16 * GIB, 1..4),
@@ -343,6 +343,7 @@ prop_compose! {
         ArbiterConfig {
             rule,
             price_ratio_milli,
+            capacity_bytes,
             capacity_tiers_bytes,
             reserve_percent,
             dead_band_percent,

@@ -2,6 +2,7 @@
 
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_proto::Event;
+use terrace_proto::provision::ProviderKind;
 
 use crate::world::{GIB, MIB, Machine, SECOND, Ways, World, tier};
 
@@ -132,6 +133,9 @@ fn a_size_between_blocks_is_not_ordered_below_the_floor() {
 #[test]
 fn a_change_of_less_than_a_block_is_not_asked_for() {
     let mut world = two();
+    for vm in world.vms.values_mut() {
+        vm.kind = ProviderKind::VirtioMem;
+    }
     world.vm(2).tiers[0].block_bytes = 2 * GIB;
     world.vm(2).says(GIB, 0);
     world.seconds(120);
@@ -349,4 +353,46 @@ fn a_guest_that_does_half_of_each_trade_gets_an_order_a_cycle() {
         assert!(orders <= 10 * (second + 1), "{orders} orders");
     }
     assert!(!world.orders.is_empty(), "nothing was traded");
+}
+
+/// What VMs have or are on their way to, of what they brought.
+fn left(world: &World) -> u64 {
+    4 * GIB - world.held()
+}
+
+#[test]
+fn the_reserve_is_refilled_once_swapping_ends() {
+    for rule in [Rule::Dp] {
+        let config = ArbiterConfig {
+            rule,
+            ..ArbiterConfig::default()
+        };
+        let mut world = World::of(config, &[2 * GIB, 2 * GIB], 256 * MIB);
+        let reserve = 4 * GIB / 20 - 64 * MIB;
+        world.vm(2).says(GIB, 0);
+        world.seconds(80);
+        assert!(left(&world) >= reserve, "{rule:?}: there is no reserve");
+        world.vm(2).says(0, 0);
+        for swapped in 1..10 {
+            world.vm(1).says(0, swapped * 100 * MIB);
+            // By its loss `fair` knows that it lacks memory.
+            world.vm(1).need.lost_ns += SECOND / 2;
+            world.vm(1).need.major_faults += 5000;
+            world.second();
+        }
+        assert!(left(&world) < 64 * MIB, "{rule:?}: nothing was given");
+        // It swaps no more, and nobody has surplus: what it has it uses.
+        world.seconds(60);
+        assert!(left(&world) < 64 * MIB, "{rule:?}: memory in use was taken");
+        // The other one has, and nobody else gets that.
+        world.vm(2).says(GIB, 0);
+        let given = world.vm(1).size();
+        world.seconds(120);
+        assert!(
+            left(&world) >= reserve,
+            "{rule:?}: {} MiB",
+            left(&world) / MIB
+        );
+        assert!(world.vm(1).size() <= given, "{rule:?}");
+    }
 }

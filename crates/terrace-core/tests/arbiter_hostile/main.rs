@@ -5,4 +5,6 @@
 mod any;
 mod faults;
 mod host;
+mod price;
+mod reserve;
 mod world;

@@ -11,7 +11,11 @@ use terrace_proto::provision::{
     ProviderKind, ProviderQuery, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder,
     SizesWanted, TierStatus, Verified,
 };
-use terrace_proto::{Action, Event, MemoryNeed, MemoryRights, OrderId, ProviderId, ResizeId, Tick};
+use terrace_proto::{
+    Action, Event, MemoryNeed, MemoryRights, MemoryTiers, OrderId, ProviderId, ResizeId, Tick,
+};
+
+use crate::price::ends;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -51,6 +55,8 @@ pub struct Machine {
     pub need: MemoryNeed,
     pub floor: u64,
     pub ceiling: u64,
+    /// The kind of its device.
+    pub kind: ProviderKind,
     order: OrderId,
     /// The size in the last report that arrived, bytes: with a delay it is an old one.
     reported: u64,
@@ -73,6 +79,8 @@ impl Machine {
             },
             floor: 0,
             ceiling: u64::MAX,
+            // What is unplugged is bounded by what the guest calls free: a balloon is not.
+            kind: ProviderKind::HyperFlex,
             order: OrderId(0),
             reported: size,
         }
@@ -82,6 +90,10 @@ impl Machine {
         sum(self.tiers.iter().map(|tier| tier.size_bytes))
     }
 
+    pub fn sizes(&self) -> Vec<u64> {
+        self.tiers.iter().map(|tier| tier.size_bytes).collect()
+    }
+
     pub fn target(&self) -> u64 {
         sum(self.tiers.iter().map(|tier| tier.target_bytes))
     }
@@ -89,6 +101,11 @@ impl Machine {
     pub fn most(&self) -> u64 {
         let most = |tier: &TierStatus| tier.size_bytes.max(tier.target_bytes);
         sum(self.tiers.iter().map(most))
+    }
+
+    /// The kind of one of its tiers.
+    pub fn kind(&self, tier: usize) -> usize {
+        if self.tiers.len() < 2 { 0 } else { tier + 1 }
     }
 
     /// Says that so much is free, and that used swap is as large as that.
@@ -154,6 +171,12 @@ pub struct Given {
     /// The size then by the last report, bytes.
     pub reported: u64,
     pub to: u64,
+    /// The time of the order.
+    pub at: u64,
+    /// Memory of each kind beyond what the VM had or was on its way to.
+    pub more: Kinds,
+    /// The targets of the first and of the last tier, before it and with it.
+    pub ends: [[u64; 2]; 2],
     /// Memory of each kind that all have or are on their way to, with this order.
     pub held: Kinds,
 }
@@ -281,6 +304,24 @@ impl World {
         }
     }
 
+    /// Lets all guests obey and say that half of their memory is free, and nothing lacks.
+    pub fn rest(&mut self) {
+        let mut said = Vec::new();
+        for vm in self.vms.values_mut() {
+            (vm.ways, vm.delay) = (Ways::Obeys, 0);
+            vm.says(vm.size() / 2, 0);
+            said.push(vm.need);
+        }
+        for need in said {
+            self.hear(Event::MemoryNeed(need));
+            self.hear(Event::MemoryTiers(MemoryTiers {
+                provider: need.provider,
+                free_bytes: [0; 4],
+                waiting_hot_bytes: 0,
+            }));
+        }
+    }
+
     /// Lets so much time pass, ns.
     pub fn pass(&mut self, ns: u64) {
         self.vms.values_mut().for_each(Machine::work);
@@ -371,6 +412,14 @@ impl World {
         let of = vm.tiers.iter().zip(&order.size_bytes);
         let to = sum(of.map(|(tier, size)| size.unwrap_or(tier.target_bytes)));
         let (has, reported) = (vm.size(), vm.reported);
+        let mut more = Kinds::default();
+        for (i, (tier, size)) in vm.tiers.iter().zip(&order.size_bytes).enumerate() {
+            let most = tier.size_bytes.max(tier.target_bytes);
+            more[vm.kind(i)] = size.unwrap_or(0).saturating_sub(most);
+        }
+        let before: Vec<u64> = vm.tiers.iter().map(|tier| tier.target_bytes).collect();
+        let after = before.iter().zip(&order.size_bytes);
+        let after: Vec<u64> = after.map(|(is, to)| to.unwrap_or(*is)).collect();
         if is_taken {
             vm.order = order.order;
             for (tier, size) in vm.tiers.iter_mut().zip(&order.size_bytes) {
@@ -388,6 +437,9 @@ impl World {
             has,
             reported,
             to,
+            at: self.now,
+            more,
+            ends: [ends(&before), ends(&after)],
             held,
         });
         let result = match ways {
@@ -416,7 +468,7 @@ impl World {
         let mut kinds = Kinds::default();
         for vm in self.vms.values() {
             for (tier, of) in vm.tiers.iter().enumerate() {
-                let kind = if vm.tiers.len() < 2 { 0 } else { tier + 1 };
+                let kind = vm.kind(tier);
                 kinds[kind] = sum([kinds[kind], of.size_bytes.max(of.target_bytes)].into_iter());
             }
         }
@@ -440,7 +492,7 @@ fn report(vm: &Machine, query: ProviderQuery, free: u64) -> ProviderReport {
         provider: query.provider,
         number: query.number,
         mechanism: Some(Mechanism {
-            kind: ProviderKind::VirtioMem,
+            kind: vm.kind,
             name: "a device".into(),
             at: "a test".into(),
         }),

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
+mod any;
+mod constant;
+mod reserve;
 mod stuck;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use proptest::prelude::*;
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyName};
@@ -23,6 +25,8 @@ use terrace_testkit::engine;
 use terrace_testkit::engine::scattered::{FAST, PAGES, scattered};
 use terrace_testkit::log::written;
 use terrace_testkit::providers::{GIB, Provided, Providers};
+
+use reserve::Reserve;
 
 const MIB: u64 = 1 << 20;
 
@@ -60,6 +64,7 @@ struct Host {
     providers: Providers,
     guests: BTreeMap<u32, Guest>,
     capacity: [u64; 2],
+    reserve: Reserve,
     ratio: u64,
     floor: u64,
 }
@@ -81,6 +86,7 @@ impl Host {
             providers: Providers::new(config, &[1 << 50, 1 << 50]),
             guests: BTreeMap::new(),
             capacity,
+            reserve: Reserve::of(capacity, sizes),
             ratio,
             floor,
         };
@@ -207,8 +213,8 @@ impl Host {
     }
 
     /// Checks what must hold after every event.
-    fn holds(&self) {
-        let (mut all, mut reserve) = ([0; 2], [0; 2]);
+    fn holds(&mut self) {
+        let mut all = [0; 2];
         for (id, guest) in &self.guests {
             let tiers = self.tiers(*id);
             let targets = tiers.map(|(_, target)| target);
@@ -220,17 +226,14 @@ impl Host {
             assert!(above <= guest.overdraws, "{id}: {above} above its price");
             for tier in [0, 1] {
                 all[tier] += tiers[tier].0.max(tiers[tier].1);
-                reserve[tier] = self.capacity[tier] / 20;
             }
         }
-        // The reserve is for those that swap.
-        let swaps = self.guests.values().any(|guest| guest.faults > 0);
         for tier in [0, 1] {
             let brought: u64 = self.guests.values().map(|guest| guest.first[tier]).sum();
-            let set_aside = if swaps { 0 } else { reserve[tier] };
-            let most = (self.capacity[tier] - set_aside).max(brought);
+            let most = self.capacity[tier].max(brought);
             assert!(all[tier] <= most, "{all:?} of tier {tier}");
         }
+        self.reserve.check(&self.providers);
     }
 
     fn orders(&self) -> Vec<(u32, Vec<Option<u64>>)> {
@@ -611,82 +614,4 @@ fn stable_trade_exchanges_equal_numbers() {
     let (fast, [up, down]) = observed(Rule::Trade);
     assert_eq!(fast, FAST);
     assert!(up > 0 && up == down, "{up} up, {down} down");
-}
-
-/// A second of a hostile or unlucky VM.
-#[derive(Clone, Debug)]
-enum Turn {
-    Uses(u32, u64),
-    Hot(u32, u64),
-    Follows(u32, Follows),
-    Hangs(u32),
-    Lies(u32, u64, u64),
-    Nothing(u8),
-}
-
-fn turns() -> impl Strategy<Value = Turn> {
-    let id = 1..4_u32;
-    let follows = prop_oneof![
-        Just(Follows::All),
-        Just(Follows::All),
-        Just(Follows::Half),
-        Just(Follows::Growth),
-        Just(Follows::NeverPays),
-        Just(Follows::Nothing)
-    ];
-    prop_oneof![
-        (id.clone(), 0..4 * GIB).prop_map(|(id, bytes)| Turn::Uses(id, bytes)),
-        (id.clone(), 0..2 * GIB).prop_map(|(id, bytes)| Turn::Hot(id, bytes)),
-        (id.clone(), follows).prop_map(|(id, how)| Turn::Follows(id, how)),
-        id.clone().prop_map(Turn::Hangs),
-        (id, any::<u64>(), any::<u64>()).prop_map(|(id, a, b)| Turn::Lies(id, a, b)),
-        (1..20_u8).prop_map(Turn::Nothing),
-        (1..20_u8).prop_map(Turn::Nothing),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    #[test]
-    fn whatever_guests_do_floors_sums_reserve_and_price_hold(
-        sizes in prop::collection::vec([128..1024_u64, 256..1024_u64], 3),
-        ratio in 1..6_u64,
-        turns in prop::collection::vec(turns(), 1..40),
-    ) {
-        let sizes: Vec<[u64; 2]> = sizes.iter().map(|s| s.map(|mib| mib * MIB)).collect();
-        let mut host = Host::new(ratio, [4 * GIB, 6 * GIB], &sizes, 256 * MIB);
-        // A look that hung once is never answered.
-        let mut silent = BTreeSet::new();
-        for turn in turns {
-            match turn {
-                Turn::Uses(id, bytes) => host.guest(id).uses = bytes,
-                Turn::Hot(id, bytes) => host.guest(id).hot = bytes,
-                Turn::Follows(id, how) => host.guest(id).follows = how,
-                Turn::Hangs(id) => {
-                    host.providers.vms.get_mut(&id).unwrap().hangs = true;
-                    silent.insert(id);
-                }
-                Turn::Lies(id, a, b) => {
-                    host.providers.hear(Event::MemoryTiers(MemoryTiers {
-                        provider: ProviderId(id),
-                        free_bytes: [a, b, a, b],
-                        waiting_hot_bytes: a,
-                    }));
-                }
-                Turn::Nothing(seconds) => (0..seconds).for_each(|_| host.second()),
-            }
-            host.second();
-        }
-        // Who obeys pays.
-        for id in 1..4 {
-            host.guest(id).follows = Follows::All;
-            (host.guest(id).uses, host.guest(id).hot) = (0, 0);
-        }
-        (0..120).for_each(|_| host.second());
-        for id in (1..4).filter(|id| !silent.contains(id)) {
-            let first = host.guest(id).first;
-            prop_assert!(host.cost(host.sizes(id)) <= host.cost(first), "{:?} of {first:?}", host.sizes(id));
-        }
-    }
 }
