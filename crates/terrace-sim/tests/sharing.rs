@@ -457,7 +457,7 @@ fn fair_slows_the_slowest_down_less_than_fixed_sizes_do() {
     assert!(fair.vms[0].ops_per_s > 1.2 * island.vms[0].ops_per_s);
 }
 
-/// Two VMs want more than the idle third one can lend: the first one waits most of the time, the second one computes. `dp`
+/// A host of which two VMs want more than the idle third one can lend: the first one waits most of the time, the second one computes. `dp`
 /// shares by weight, as both swap; `fair` gives to whom it slows down most.
 #[test]
 fn fair_gives_the_slowest_more_than_dp_does() {
