@@ -315,9 +315,9 @@ fn a_bound_that_does_not_suit_a_scenario_is_left_out() {
                 fast = \"2GiB\"\nslow = \"2GiB\"\nswap = \"8GiB\"\npolicy = \"first-touch\"\nprovision = \"balloon\"\n\
                 workload = { kind = \"hotset\", size = \"1GiB\", hot = 0.5, duration = \"1s\" }\n";
     let scenario = Scenario::parse(text, "test", std::path::Path::new("/s")).unwrap();
-    let shares = names(&["island", "dp"]);
+    let shares = names(&["island", "dp", "fair"]);
     let plan = Plan::over_shares(&scenario, &names(&["first-touch"]), &shares, None).unwrap();
-    assert_eq!(plan.wanted(), 2);
+    assert_eq!(plan.wanted(), 3);
     let error = Plan::compare(&scenario, &names(&["static-best"]), None).unwrap_err();
     assert!(error.to_string().contains("static-best"), "{error}");
 }
