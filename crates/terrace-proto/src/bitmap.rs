@@ -60,10 +60,10 @@ impl PageBitmap {
     /// If a bitmap of that size cannot be addressed (more than 2^63 pages).
     #[must_use]
     pub fn new(pages: u64) -> Self {
-        let words = usize::try_from(pages.div_ceil(64)).expect("a bitmap fits in memory");
+        let len = usize::try_from(pages.div_ceil(64)).expect("a bitmap fits in memory");
         Self {
             pages,
-            words: vec![0; words],
+            words: vec![0; len],
         }
     }
 
@@ -114,6 +114,15 @@ impl PageBitmap {
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// Blocks of 2 MiB with pages whose bit is set, and how many these are; lowest first.
+    pub fn blocks(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let blocks = (0..).zip(self.words.chunks(8));
+        blocks.filter_map(|(block, bits)| {
+            let pages: u64 = bits.iter().map(|bits| u64::from(bits.count_ones())).sum();
+            (pages > 0).then_some((block, pages))
+        })
     }
 
     /// The words, lowest pages first.

@@ -172,9 +172,11 @@ impl Vm {
             if !fits {
                 ages.since = None;
             } else if let Some(since) = since {
-                ages.mapped = blocks_of(answer.known.words())
+                ages.mapped = answer
+                    .known
+                    .blocks()
                     .fold((0, 0), |(pages, blocks), (_, n)| (pages + n, blocks + 1));
-                let found: Vec<(u32, u64)> = blocks_of(answer.accessed.words()).collect();
+                let found: Vec<(u32, u64)> = answer.accessed.blocks().collect();
                 ages.end_window(began.0.saturating_sub(since.0), &found);
             }
         }
@@ -214,15 +216,4 @@ impl Vm {
         ages.mapped = mapped;
         ages.end_window(now.0.saturating_sub(began.0), &found);
     }
-}
-
-/// Blocks of 2 MiB with pages whose bit is set, and how many these are.
-fn blocks_of(words: &[u64]) -> impl Iterator<Item = (u32, u64)> + '_ {
-    let per_block = usize::try_from(PAGES_PER_HUGE / 64).unwrap_or(8);
-    (0..)
-        .zip(words.chunks(per_block))
-        .filter_map(|(block, words)| {
-            let pages: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
-            (pages > 0).then_some((block, pages))
-        })
 }

@@ -123,7 +123,7 @@ fn machine(id: u32, new: &Newcomer) -> Machine {
         tier
     });
     vm.tiers = tiers.collect();
-    if id % 2 == 0 {
+    if id.is_multiple_of(2) {
         vm.kind = ProviderKind::VirtioMem;
     }
     (vm.floor, vm.ceiling) = (

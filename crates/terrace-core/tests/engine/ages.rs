@@ -62,7 +62,7 @@ fn swaps(host: &mut Host, second: u64) {
 }
 
 fn aged(host: &Host) -> Option<Aged> {
-    host.engine().vm(VmId(1)).unwrap().aged
+    host.engine().vm(VmId(1)).expect("a VM that arrived").aged
 }
 
 /// Scans that are of no round: all pages are cleared, and no table is searched for.

@@ -1,6 +1,7 @@
 //! The memory behind a guest's RAM: of shared RAM the blocks of its files, of private RAM what is resident of it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::MemoryMapError;
 use super::build::{MemoryTree, Parts};
@@ -34,11 +35,11 @@ fn resident_in(
         for mapping in parts.mappings.iter().filter(holds) {
             if !mapping.shared {
                 private.push(mapping);
-            } else if !files.contains_key(&mapping.file) {
+            } else if let Entry::Vacant(entry) = files.entry(mapping.file) {
                 let Some(bytes) = parts.descriptors.present(mapping) else {
                     return Ok(None);
                 };
-                files.insert(mapping.file, bytes);
+                entry.insert(bytes);
             }
         }
     }

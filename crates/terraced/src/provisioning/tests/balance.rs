@@ -49,8 +49,6 @@ pub struct Inside {
     /// The fate of each command; `None`: it is answered.
     pub trouble: Option<Trouble>,
     pub orders: Vec<u64>,
-    /// Whether QEMU says where its RAM is: at [`HVA`].
-    pub is_mapped: bool,
 }
 
 /// The fate of a command instead of an answer.
@@ -78,7 +76,6 @@ impl Vm {
             migration: None,
             trouble: None,
             orders: Vec::new(),
-            is_mapped: false,
         })))
     }
 
@@ -108,14 +105,12 @@ impl Inside {
     fn answer(&mut self, request: &Value) -> Value {
         let arguments = &request["arguments"];
         let result = match request["execute"].as_str().unwrap_or_default() {
-            "query-memdev" if self.is_mapped => json!([{
+            "query-memdev" => json!([{
                 "id": "m0", "size": RAM * MIB, "merge": true, "dump": true, "prealloc": false, "share": false,
                 "host-nodes": [], "policy": "default",
             }]),
-            "human-monitor-command" if self.is_mapped => {
-                json!(where_is(&arguments["command-line"]))
-            }
-            "query-memory-devices" | "query-memdev" => json!([]),
+            "human-monitor-command" => json!(where_is(&arguments["command-line"])),
+            "query-memory-devices" => json!([]),
             "query-memory-size-summary" => json!({"base-memory": RAM * MIB}),
             "query-balloon" => json!({"actual": self.size}),
             "query-status" => json!({
@@ -163,7 +158,7 @@ impl Inside {
     }
 }
 
-/// QEMU's answer to where guest memory is.
+/// QEMU's answer to where guest memory is: at [`HVA`].
 fn where_is(question: &Value) -> String {
     let question = question.as_str().unwrap_or_default();
     let Some(gpa) = question.strip_prefix("gpa2hva 0x") else {
