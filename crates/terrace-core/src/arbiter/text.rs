@@ -144,7 +144,7 @@ pub(super) fn host_lacks(seen: &HostMemory, config: &ArbiterConfig) -> String {
     }
 }
 
-/// What the host lacks that no VM can give.
+/// Memory that the host lacks and no VM can give.
 pub(super) fn host_lacks_still(bytes: u64) -> String {
     format!(
         "the host lacks {} that no VM can give: what VMs use is not taken for it. End something on this host, or move a \

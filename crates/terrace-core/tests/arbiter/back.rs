@@ -1,4 +1,4 @@
-//! What did harm is taken back of those who got it, though they use it.
+//! Memory that did harm is taken back of those who got it, though they use it.
 
 use super::alone::Alone;
 use super::{GIB, MIB};

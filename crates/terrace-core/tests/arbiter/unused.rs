@@ -94,7 +94,7 @@ fn ages_of_seconds_take_nothing() {
 }
 
 #[test]
-fn a_guest_without_swap_is_not_asked_for_what_it_could_not_evict() {
+fn a_guest_without_swap_is_not_asked_for_what_it_has_to_hold() {
     for swapped_out in [None, Some(0)] {
         let mut host = beside_idle_programs(swapped_out);
         host.seconds(60);

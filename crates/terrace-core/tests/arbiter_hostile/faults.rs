@@ -355,7 +355,7 @@ fn a_guest_that_does_half_of_each_trade_gets_an_order_a_cycle() {
     assert!(!world.orders.is_empty(), "nothing was traded");
 }
 
-/// What VMs have or are on their way to, of what they brought.
+/// Memory that VMs have or are on their way to, of what they brought.
 fn left(world: &World) -> u64 {
     4 * GIB - world.held()
 }

@@ -45,7 +45,7 @@ pub fn brought(vm: &Machine) -> Vec<u64> {
     each
 }
 
-/// What the host has of each kind: what is configured, or what VMs brought.
+/// Memory of each kind that the host has: what is configured, or what VMs brought.
 pub fn capacity(config: &ArbiterConfig, vms: &BTreeMap<u32, Machine>) -> Kinds {
     let mut capacity = Kinds::default();
     for vm in vms.values() {

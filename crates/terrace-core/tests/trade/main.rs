@@ -52,7 +52,7 @@ struct Guest {
     /// Faults of each second, whatever its sizes are.
     faults_per_s: Option<u64>,
     follows: Follows,
-    /// What it calls free, whatever it uses.
+    /// Memory that it calls free, whatever it uses.
     free: Option<u64>,
     /// Used swap, whatever it uses.
     swap: Option<u64>,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use terrace_proto::{ProviderId, Tick};
 use terrace_testkit::providers::Providers;
 
-/// What VMs have, beside what they may have without the reserve.
+/// Memory that VMs have, beside what they may have without the reserve.
 pub struct Reserve {
     /// The most of each tier that all may have while nobody has of the reserve.
     most: [u64; 2],
-    /// What each VM had or was on its way to at the last check, and whether it swapped then.
+    /// Memory that each VM had or was on its way to at the last check, and whether it swapped then.
     last: BTreeMap<u32, ([u64; 2], bool)>,
 }
 
