@@ -94,7 +94,7 @@ impl Balanced {
              [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n{about_idle}\n\
              [[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n\
              [balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
-             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nage_window_ms = 1000\nretry_factor = 3"
+             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nage_window_ms = 1000\nretry_factor = 3\nlend_again_ms = {REVIEW_MS}"
         ))?;
         Ok(Self { busy, idle, daemon })
     }
