@@ -466,7 +466,9 @@ mod tests {
             let cap = spare.max(64 * MIB).max(party.size() / 20).max(at_once);
             prop_assert!(each.all(|(to, from)| to <= from));
             prop_assert!(to >= party.least().min(from) && from - to <= cap);
-            prop_assert!(!party.is[2] || from - to <= party.free);
+            let pace = member.pace(&ArbiterConfig::default());
+            let moves = party.free.max(lent.min(pace));
+            prop_assert!(!party.is[2] || from - to <= moves, "{from} to {to}");
             prop_assert!(!turned(Direction::Up));
             // What it brought is taken of nobody who swaps or loses more than before it shrank, nor between two cycles.
             if party.swaps() || party.suffers() || !all {

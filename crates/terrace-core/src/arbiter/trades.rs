@@ -421,7 +421,9 @@ impl Trading {
         let spare = percent(member.size(), SPARE_PERCENT);
         let free = member.need.map_or(0, |(_, need)| need.free_bytes);
         let tiers = member.sizes.as_ref().and_then(|sizes| sizes.tiers.first());
-        let pays = tiers.is_some_and(|fast| fast.block <= member.pace(config));
+        // Nor could one that has less than its floor.
+        let pays = tiers.is_some_and(|fast| fast.block <= member.pace(config))
+            && member.size() >= member.floor(now);
         let slow = match free <= spare && pays {
             true => slow,
             false => 0,

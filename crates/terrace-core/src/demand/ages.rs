@@ -194,7 +194,7 @@ mod tests {
         // The misses of the first window after all 64 pages are few.
         assert_eq!(ages.needed(16), 16);
         ages.scan(&[60]);
-        assert_eq!((ages.needed(16), ages.needed(17)), (64, 16));
+        assert_eq!((ages.needed(16), ages.needed(17)), (40, 16));
     }
 
     #[test]

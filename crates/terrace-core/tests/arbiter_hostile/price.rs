@@ -1,6 +1,6 @@
 //! The price of what VMs have under `trade`: never above that of their first sizes for longer than a trade lasts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 
@@ -13,8 +13,6 @@ pub struct Prices {
     config: ArbiterConfig,
     /// The price of what each VM brought, or had if that is more.
     first: BTreeMap<u32, u128>,
-    /// VMs that had no less than their floor when they came.
-    pays: BTreeSet<u32>,
     /// The most that each VM had.
     had: BTreeMap<u32, u64>,
     /// Orders that were checked.
@@ -33,7 +31,6 @@ impl Prices {
             ratio_milli: u64::from(config.price_ratio_milli),
             config: config.clone(),
             first: BTreeMap::new(),
-            pays: BTreeSet::new(),
             had: BTreeMap::new(),
             checked: 0,
         };
@@ -43,9 +40,6 @@ impl Prices {
             let first = prices.cost(ends(&brought(vm)));
             let first = first.max(prices.cost(ends(&vm.sizes())));
             prices.first.insert(*id, first);
-            if vm.floor <= brought(vm).iter().sum() {
-                prices.pays.insert(*id);
-            }
         }
         prices
     }
@@ -91,10 +85,6 @@ impl Prices {
         }
         for (id, first) in &self.first {
             let vm = &world.vms[id];
-            // Below its floor nothing can be taken of it, to pay or because it did not pay.
-            if !self.pays.contains(id) {
-                continue;
-            }
             let block = vm.tiers.iter().map(|tier| tier.block_bytes).max();
             let slack = u128::from(block.unwrap_or(0)) * u128::from(self.ratio_milli);
             let cost = self.cost(ends(&vm.sizes()));
