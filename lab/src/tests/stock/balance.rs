@@ -104,8 +104,8 @@ fn reverse(guests: &mut Balanced, own: &HotSet, load: &HotSet) -> Result<()> {
 pub fn unused() -> Result<()> {
     let mut guests = Balanced::start_with(By::Balloon, SCANNED_OFTEN)?;
     // A guest that never swapped might have no swap.
-    let all = program("all", 480, 480);
-    guests.idle.start_hot_set(&all)?;
+    let all = program("all", 440, 440);
+    guests.idle.begin_hot_set(&all)?;
     guests.until("the idle guest has swapped", |guests| {
         Ok(count(guests, IDLE, "pswpout")? > 0)
     })?;
