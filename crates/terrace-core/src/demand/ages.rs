@@ -13,6 +13,8 @@ use super::{Curve, CurveSource, Distances, Observed};
 /// Windows that are told apart: an hour of one a second, and more. A page idle for longer is taken to be as old as the
 /// oldest.
 const MOST_WINDOWS: usize = 4096;
+/// Parts of an access that fades: halved eight times it is gone.
+const FADING_PARTS: u64 = 256;
 /// The window of a page that was never found.
 const NEVER: u32 = u32::MAX;
 
@@ -28,7 +30,7 @@ pub struct Aged {
 }
 
 /// The age of each page, and a histogram of distances made of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Ages {
     /// The window in which a page was found last.
     last: Vec<u32>,
@@ -39,13 +41,38 @@ pub struct Ages {
     distances: Distances,
     /// Pages of the largest window.
     footprint: u32,
+    /// Parts in which an access is counted.
+    parts: u64,
 }
 
 impl Ages {
     /// No page found yet.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::in_parts(1)
+    }
+
+    /// The same, if accesses are to count for less and less: see [`Ages::halve`].
+    #[must_use]
+    pub fn fading() -> Self {
+        Self::in_parts(FADING_PARTS)
+    }
+
+    fn in_parts(parts: u64) -> Self {
+        Self {
+            last: Vec::new(),
+            found: VecDeque::new(),
+            oldest: 0,
+            distances: Distances::new(),
+            footprint: 0,
+            parts,
+        }
+    }
+
+    /// Lets all accesses so far count half. Parts of one that are less than the smallest are gone.
+    pub fn halve(&mut self) {
+        self.distances.halve();
+        self.footprint = 0;
     }
 
     /// Ends a window: the pages found accessed in it, each once. A page named twice counts once.
@@ -53,7 +80,7 @@ impl Ages {
         let mut window = self.oldest.saturating_add(saturated(self.found.len()));
         if window == NEVER {
             // 13 years of ten windows a second: pages are as if never found, once.
-            *self = Self::new();
+            *self = Self::in_parts(self.parts);
             window = 0;
         }
         let before = self.found.clone();
@@ -79,7 +106,10 @@ impl Ages {
                 let unseen = (before[held] - 1) + (now - again[held] - 1);
                 after[held] + unseen / 2
             });
-            self.distances.add(distance);
+            match distance {
+                Some(distance) => self.distances.add_many(distance, self.parts),
+                None => self.distances.add_cold(self.parts),
+            }
             self.last[at] = window;
         }
         self.footprint = self.footprint.max(different);
@@ -92,15 +122,17 @@ impl Ages {
         }
     }
 
-    /// Number of pages found so far.
+    /// Number of pages found so far, if nothing faded.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.distances.cold()
+        self.distances.cold() / self.parts
     }
 
-    /// The least number of pages with which no more accesses miss than so many, first ones apart.
+    /// The least number of pages with which no more accesses miss than so many thousandths of one, first ones apart.
     #[must_use]
-    pub fn needed(&self, misses: u64) -> u32 {
+    pub fn needed(&self, misses_milli: u64) -> u32 {
+        let misses = u128::from(misses_milli) * u128::from(self.parts) / 1000;
+        let misses = u64::try_from(misses).unwrap_or(u64::MAX);
         let Some(longest) = self.distances.longest() else {
             return 0;
         };
@@ -125,6 +157,13 @@ impl Ages {
             guess_below_pages: self.footprint,
         };
         Curve::new(observed, &self.distances)
+    }
+
+    /// The curve of accesses that fade, each of so many pages.
+    #[must_use]
+    pub fn faded(&self, page_bytes: u64, of_each: u64, span_ns: u64) -> Curve {
+        let curve = self.curve(page_bytes, 0, span_ns);
+        curve.with_misses_times((of_each, self.parts))
     }
 
     /// Bytes on the heap.
@@ -192,9 +231,33 @@ mod tests {
             "from 64 to 16 pages"
         );
         // The misses of the first window after all 64 pages are few.
-        assert_eq!(ages.needed(16), 16);
+        assert_eq!(ages.needed(16_000), 16);
         ages.scan(&[60]);
-        assert_eq!((ages.needed(16), ages.needed(17)), (40, 16));
+        assert_eq!((ages.needed(16_000), ages.needed(17_000)), (40, 16));
+    }
+
+    #[test]
+    fn what_was_used_once_fades() {
+        let mut ages = Ages::fading();
+        for _ in 0..2 {
+            ages.scan(&(0..64).collect::<Vec<_>>());
+        }
+        let mut halved = 0;
+        while ages.needed(500) > 16 {
+            for _ in 0..12 {
+                ages.scan(&(0..16).collect::<Vec<_>>());
+            }
+            ages.halve();
+            halved += 1;
+        }
+        assert_eq!(ages.needed(500), 16);
+        assert_eq!(
+            halved, 8,
+            "80 accesses of more pages are less than half of one"
+        );
+        let curve = ages.faded(4096, 10, 1_000_000_000);
+        assert_eq!(curve.misses(8), curve.accesses, "all of what is used is");
+        assert!((1880..=1930).contains(&curve.accesses), "{curve:?}");
     }
 
     #[test]

@@ -130,15 +130,19 @@ impl Curve {
     #[must_use]
     pub fn scaled(mut self, times: u64) -> Self {
         self.page_bytes = self.page_bytes.saturating_mul(times);
-        self.with_misses_times(times)
+        self.with_misses_times((times, 1))
     }
 
-    /// The curve of so many times as many misses and accesses in the same time.
+    /// The curve of so many times as many misses and accesses in the same time, a fraction.
     #[must_use]
-    pub fn with_misses_times(mut self, times: u64) -> Self {
-        self.accesses = self.accesses.saturating_mul(times);
+    pub fn with_misses_times(mut self, (times, of): (u64, u64)) -> Self {
+        let scaled = |count: u64| {
+            let count = u128::from(count) * u128::from(times) / u128::from(of.max(1));
+            u64::try_from(count).unwrap_or(u64::MAX)
+        };
+        self.accesses = scaled(self.accesses);
         for point in &mut self.points {
-            point.misses = point.misses.saturating_mul(times);
+            point.misses = scaled(point.misses);
         }
         self
     }

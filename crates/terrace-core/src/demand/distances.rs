@@ -38,6 +38,18 @@ impl Distances {
         self.reuses += count;
     }
 
+    /// Adds so many cold misses.
+    pub fn add_cold(&mut self, count: u64) {
+        self.cold += count;
+    }
+
+    /// Halves all counts, rounded down.
+    pub fn halve(&mut self) {
+        self.counts.iter_mut().for_each(|count| *count /= 2);
+        self.reuses = self.counts.iter().sum();
+        self.cold /= 2;
+    }
+
     /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (distance, count) in (0..).zip(&other.counts) {

@@ -16,6 +16,7 @@ use terrace_proto::{
 use super::Shared;
 use super::rounds::Phase;
 use super::vm::Vm;
+use crate::config::ArbiterConfig;
 use crate::demand::{Aged, Ages, Curve};
 use crate::policy::Observe;
 
@@ -23,7 +24,7 @@ use crate::policy::Observe;
 const FEW_PER_S: u64 = 1;
 
 /// The age scans of one VM.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AgeScans {
     ages: Ages,
     /// The scan that is not answered yet, and when it was asked for.
@@ -33,6 +34,8 @@ pub(crate) struct AgeScans {
     /// When the window under way began; `None`: accessed bits were not cleared.
     since: Option<Tick>,
     /// Time of all windows so far, ns.
+    observed_ns: u64,
+    /// The same as it counts: it fades as accesses do.
     span_ns: u64,
     /// Pages found accessed, and the blocks that they are of.
     found: (u64, u64),
@@ -41,23 +44,41 @@ pub(crate) struct AgeScans {
 }
 
 impl AgeScans {
+    fn new(now: Tick) -> Self {
+        Self {
+            ages: Ages::fading(),
+            asked: None,
+            due: now,
+            since: None,
+            observed_ns: 0,
+            span_ns: 0,
+            found: (0, 0),
+            mapped: (0, 0),
+        }
+    }
+
     /// Ends a window in which these pages of blocks were found accessed.
-    fn end_window(&mut self, ns: u64, blocks: &[(u32, u64)]) {
+    fn end_window(&mut self, ns: u64, blocks: &[(u32, u64)], fade_ns: u64) {
         let numbers: Vec<u32> = blocks.iter().map(|(block, _)| *block).collect();
         self.ages.scan(&numbers);
         let pages: u64 = blocks.iter().map(|(_, pages)| *pages).sum();
         self.found.0 = self.found.0.saturating_add(pages);
         self.found.1 = self.found.1.saturating_add(blocks.len() as u64);
+        self.observed_ns = self.observed_ns.saturating_add(ns);
         self.span_ns = self.span_ns.saturating_add(ns);
+        // What was used long ago counts less and less.
+        if self.span_ns >= fade_ns.saturating_mul(2) {
+            self.ages.halve();
+            (self.span_ns, self.found) = (self.span_ns / 2, (self.found.0 / 2, self.found.1 / 2));
+        }
     }
 
-    /// Misses of blocks in so long a time that are as few as they may be.
-    fn few(&self) -> u64 {
-        let pages = u128::from(self.span_ns) * u128::from(FEW_PER_S) / 1_000_000_000;
-        let (pages, blocks) = (u64::try_from(pages).unwrap_or(u64::MAX), self.found.1);
+    /// Misses of blocks in so long a time that are as few as they may be, thousandths.
+    fn few_milli(&self) -> u64 {
         // A miss of a block is one of each page of it that is used.
-        u64::try_from(u128::from(pages) * u128::from(blocks) / u128::from(self.found.0.max(1)))
-            .unwrap_or(u64::MAX)
+        let pages_milli = u128::from(self.span_ns) * u128::from(FEW_PER_S) / 1_000_000;
+        let milli = pages_milli * u128::from(self.found.1) / u128::from(self.found.0.max(1));
+        u64::try_from(milli).unwrap_or(u64::MAX)
     }
 
     /// The sum of the ages; `None` before anything is known.
@@ -66,7 +87,7 @@ impl AgeScans {
         if self.found.1 == 0 || blocks == 0 {
             return None;
         }
-        let needed = u64::from(self.ages.needed(self.few()));
+        let needed = u64::from(self.ages.needed(self.few_milli()));
         let bytes = |blocks: u64| {
             let bytes = u128::from(blocks) * u128::from(pages) * u128::from(PAGE_SIZE)
                 / u128::from(self.mapped.1);
@@ -75,7 +96,7 @@ impl AgeScans {
         Some(Aged {
             mapped_bytes: bytes(blocks),
             unused_bytes: bytes(blocks.saturating_sub(needed)),
-            span_ns: self.span_ns,
+            span_ns: self.observed_ns,
         })
     }
 
@@ -83,9 +104,7 @@ impl AgeScans {
     pub fn curve(&self) -> Curve {
         let block = PAGES_PER_HUGE * PAGE_SIZE;
         let of_each = self.found.0 / self.found.1.max(1);
-        self.ages
-            .curve(block, 0, self.span_ns)
-            .with_misses_times(of_each.max(1))
+        self.ages.faded(block, of_each.max(1), self.span_ns)
     }
 
     /// Bytes on the heap.
@@ -104,10 +123,7 @@ impl Vm {
         let wanted = wanted && scans && !self.unmapped && self.rounds.is_scheduled();
         match (&mut self.observer.ages, wanted) {
             (ages @ None, true) => {
-                *ages = Some(Box::new(AgeScans {
-                    due: now,
-                    ..AgeScans::default()
-                }));
+                *ages = Some(Box::new(AgeScans::new(now)));
             }
             (ages @ Some(_), false) => *ages = None,
             _ => {}
@@ -177,14 +193,15 @@ impl Vm {
                     .blocks()
                     .fold((0, 0), |(pages, blocks), (_, n)| (pages + n, blocks + 1));
                 let found: Vec<(u32, u64)> = answer.accessed.blocks().collect();
-                ages.end_window(began.0.saturating_sub(since.0), &found);
+                let fade = ArbiterConfig::ns(shared.config.arbiter.valley_ms);
+                ages.end_window(began.0.saturating_sub(since.0), &found, fade);
             }
         }
         true
     }
 
     /// Takes in what the windows of the round that ends saw.
-    pub fn age_by_round(&mut self, now: Tick) {
+    pub fn age_by_round(&mut self, now: Tick, shared: &Shared) {
         let began = self.rounds.current.as_ref().map(|round| round.started_at);
         let of_unit = self.pages.ram().unit().base_pages();
         let per_block = usize::try_from(PAGES_PER_HUGE / of_unit)
@@ -214,6 +231,7 @@ impl Vm {
             last = block;
         }
         ages.mapped = mapped;
-        ages.end_window(now.0.saturating_sub(began.0), &found);
+        let fade = ArbiterConfig::ns(shared.config.arbiter.valley_ms);
+        ages.end_window(now.0.saturating_sub(began.0), &found, fade);
     }
 }

@@ -144,7 +144,7 @@ impl Vm {
         }
         if window == self.rhythm(&shared.config).windows {
             self.pages.set_known(&answer.known);
-            self.age_by_round(now);
+            self.age_by_round(now, shared);
             self.classify(now, shared);
         } else {
             let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
