@@ -110,7 +110,10 @@ pub fn unused() -> Result<()> {
         Ok(count(guests, IDLE, "pswpout")? > 0)
     })?;
     guests.idle.end_workload(&all.name)?;
-    let own = program("own", HAS_MIB, USES_MIB);
+    let own = HotSet {
+        elsewhere: 0,
+        ..program("own", HAS_MIB, USES_MIB)
+    };
     guests.idle.start_hot_set(&own)?;
     within_capacity(&mut guests)?;
     guests.daemon.set(&format!("memory_ceiling={RAM_MIB}MiB"))?;
