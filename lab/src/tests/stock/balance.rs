@@ -20,7 +20,7 @@ const FEW_FAULTS: u64 = 100;
 const LOAD_MIB: usize = 330;
 const LOAD_PLUGGED_MIB: usize = 270;
 /// Memory of a program that does not fit into a guest at its floor, MiB.
-const SHORT_MIB: usize = 240;
+const SHORT_MIB: usize = 200;
 /// Time in which constant load moves nothing.
 const CONSTANT: Duration = Duration::from_secs(300);
 /// Time for which both are short.
