@@ -84,7 +84,7 @@ impl AgeScans {
     /// The sum of the ages; `None` before anything is known.
     pub fn aged(&self) -> Option<Aged> {
         let (pages, blocks) = self.mapped;
-        if self.found.1 == 0 || blocks == 0 {
+        if self.observed_ns == 0 || blocks == 0 {
             return None;
         }
         let needed = u64::from(self.ages.needed(self.few_milli()));

@@ -127,6 +127,17 @@ fn memory_that_programs_do_not_use_is_found_by_its_age() {
 }
 
 #[test]
+fn a_guest_whose_programs_all_rest_uses_nothing() {
+    let mut host = host(PolicyName::Vtmm, live());
+    host.run_until(Tick(69 * SECOND));
+    // It stops.
+    host.guests.get_mut(&VmId(1)).unwrap().heat = Box::new(|_, _| (false, false));
+    (70..1200).for_each(|second| swaps(&mut host, second));
+    let seen = aged(&host).unwrap();
+    assert_eq!(seen.unused_bytes, seen.mapped_bytes, "{seen:?}");
+}
+
+#[test]
 fn a_scan_of_ages_takes_no_more_of_a_processor_than_others() {
     let mut host = host(PolicyName::Vtmm, live());
     host.run_until(Tick(69 * SECOND));

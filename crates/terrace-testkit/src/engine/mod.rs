@@ -27,7 +27,8 @@ pub struct Guest {
     pub tier: Vec<u8>,
     /// Accessed bit of each page.
     pub accessed: Vec<bool>,
-    heat: Heat,
+    /// The load.
+    pub heat: Heat,
     scans: u64,
     /// Whether scans tell which pages were written.
     pub writes: bool,
