@@ -45,6 +45,12 @@ pub struct Ages {
     parts: u64,
 }
 
+impl Default for Ages {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Ages {
     /// No page found yet.
     #[must_use]
