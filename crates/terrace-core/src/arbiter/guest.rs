@@ -127,9 +127,9 @@ impl Guest {
             .map(|(_, said)| said)
     }
 
-    /// Swap space that the guest has left, bytes: by its agent, or any amount if it ever swapped.
-    pub fn free_swap(&self) -> u64 {
-        let said = self.agent.and_then(|(_, said)| said.free_swap_bytes);
+    /// Swap space that the guest has left, bytes: by its agent while that speaks, or any amount if it ever swapped.
+    pub fn free_swap(&self, now: Tick) -> u64 {
+        let said = self.agent_now(now).and_then(|said| said.free_swap_bytes);
         let swapped = self.seen.and_then(|seen| seen.swapped_out_bytes);
         match (said, swapped) {
             (Some(free), _) => free,
@@ -252,6 +252,23 @@ mod tests {
         assert_eq!(used(4, Some(3)), (300, false));
         // It fell silent.
         assert_eq!(used(30, Some(3)), (0, true));
+    }
+
+    #[test]
+    fn swap_that_is_left_is_its_agents_word_while_that_speaks() {
+        let mut guest = Guest::default();
+        let at = |s: u64| Tick(s * 1_000_000_000);
+        guest.agent = Some((
+            at(1),
+            AgentMemory {
+                free_swap_bytes: Some(7),
+                ..agent_says(None, None)
+            },
+        ));
+        assert_eq!((guest.free_swap(at(2)), guest.free_swap(at(30))), (7, 0));
+        guest.seen = Some(said(0, (0, 1)));
+        assert_eq!(guest.free_swap(at(2)), 7);
+        assert_eq!(guest.free_swap(at(30)), u64::MAX, "it has swapped");
     }
 
     #[test]

@@ -605,7 +605,9 @@ impl Member {
         if self.is_swapping() || self.suffers() {
             return 0;
         }
-        aged.unused_bytes.min(self.facts.guest.free_swap())
+        // By what was heard last: silence is judged before it.
+        let heard = self.need.map_or(Tick(0), |(at, _)| at);
+        aged.unused_bytes.min(self.facts.guest.free_swap(heard))
     }
 
     /// Whether a step takes page cache of it: more than its guest calls free, and no more than a step of its cache beyond
