@@ -67,8 +67,10 @@ pub(super) fn targets(
             ),
         };
         wanted.beyond.extend(beyond);
-        let ids = parties.iter().map(|(id, _)| *id);
-        wanted.targets.extend(ids.zip(sizes));
+        for ((id, member), sizes) in parties.iter().zip(sizes) {
+            let before = member.undoes_exchange(now, config);
+            wanted.targets.push((*id, before.unwrap_or(sizes)));
+        }
     }
     wanted.targets.sort_by_key(|(id, _)| *id);
     Ok(wanted)
@@ -152,12 +154,19 @@ fn need<'a>(now: Tick, member: &'a Member, config: &ArbiterConfig, free: u64) ->
         Want::WorkingSet { .. } => member.demand.curve.as_ref(),
         Want::Swapping { .. } | Want::Same => None,
     };
+    let exchanged = member.exchanged();
     let used = match want {
-        Want::Same => member.size() - free.max(member.lent()),
+        Want::Same => member.size() - free.max(member.lent()).max(exchanged),
         Want::Swapping { .. } => member.size() - member.lent(),
         Want::WorkingSet { .. } => 0,
     };
     let floor = member.floor(now);
+    let want = match want {
+        Want::Same if exchanged > 0 => Want::WorkingSet {
+            bytes: member.size() - exchanged,
+        },
+        want => want,
+    };
     Need {
         weight: member.rights.weight,
         floor_bytes: floor.max(used).min(member.ceiling()),

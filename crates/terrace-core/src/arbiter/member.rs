@@ -6,6 +6,7 @@ use terrace_proto::{MemoryNeed, MemoryRights, MemoryTiers, ResizeId, SpeedRights
 
 use super::cache::Cache;
 use super::changes::Change;
+use super::exchange::Exchanges;
 use super::guest::Guest;
 use super::hold::Hold;
 use super::peaks::Peaks;
@@ -117,6 +118,8 @@ pub struct Asked {
     pub refused: (u32, Option<Tick>),
     /// The most that is asked for since a larger size was refused, bytes, and until when.
     pub bound: Option<(Tick, u64)>,
+    /// See [`Exchanges`].
+    pub exchanges: Exchanges,
 }
 
 /// The last while of a guest.
@@ -284,6 +287,7 @@ impl Member {
         let held = self.hold.map(|hold| hold.until);
         let times = turned.chain(stands).chain(held);
         let times = times.chain(self.asked.refused.1);
+        let times = times.chain(self.asked.exchanges.pause);
         times.filter(|at| *at > now).min()
     }
 

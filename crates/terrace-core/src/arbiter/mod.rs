@@ -11,6 +11,7 @@
 mod cache;
 mod changes;
 mod decide;
+mod exchange;
 mod fair;
 mod guest;
 mod hold;
@@ -357,6 +358,7 @@ impl Arbiter {
                 member.loan.brought.get_or_insert_with(brought);
             }
             member.watch(now);
+            member.follow_exchange(now, &self.config);
         }
         // Who trades lends nothing.
         let lends = self.config.rule != Rule::Trade;
@@ -515,7 +517,7 @@ impl Arbiter {
             let to = sizes.each(|tier| tier.rounded_up().min(tier.target));
             let to = at_least(to, &from, least);
             let provider = *id;
-            let step = Step { provider, from, to };
+            let step = Step::new(provider, from, to);
             Some((step, text::stalled(member, &self.config)))
         });
         let shrink = |(step, _): &(Step, String)| sum(&step.to) < sum(&step.from);
@@ -529,11 +531,8 @@ impl Arbiter {
         let steps = short.filter_map(|(id, member)| {
             let sizes = member.sizes.as_ref()?;
             // Whole blocks, and never more than it has: it may be above its ceiling.
-            let step = Step {
-                provider: *id,
-                from: sizes.each(|tier| tier.target),
-                to: sizes.each(TierSize::rounded_down),
-            };
+            let from = sizes.each(|tier| tier.target);
+            let step = Step::new(*id, from, sizes.each(TierSize::rounded_down));
             step.grows().then(|| (step, text::gave_less(sizes)))
         });
         steps.collect()
@@ -562,9 +561,9 @@ impl Arbiter {
         let takers = decide::takers(&self.members, targets);
         let lent = |step: &&Step| {
             let member = self.members.get(&step.provider);
-            member.is_some_and(|member| member.lent() > 0)
+            member.is_some_and(|member| member.lent() > 0 || member.exchanged() > 0)
         };
-        // Who gives back what others lent is not asked whether it could use it.
+        // Who gives back what others lent is not asked whether it could use it, nor who got as much of another tier.
         let givers = steps.iter().filter(|step| !step.grows() && !lent(step));
         let givers = givers
             .map(|step| (step.provider, sum(&step.from)))
@@ -584,6 +583,9 @@ impl Arbiter {
         let id = ResizeId(ARBITERS | self.requests);
         if let Some(member) = self.members.get_mut(&step.provider) {
             member.asked.pending = Some((id, step.to.clone()));
+            if step.is_exchange {
+                member.begin_exchange(now, &step.from);
+            }
             if !step.grows() {
                 member.gives_cache(now, step, &self.config);
                 member.past.before_shrink = Some(member.rate());

@@ -3,8 +3,8 @@
 //! **Invariant:** whatever a rule wants, no VM comes below its floor or above its ceiling, all together have no more of
 //! any tier than there is, and nobody grows in a tier before the memory is there.
 //!
-//! A step either takes or gives. A VM that is to have more of one tier and less of another first gives what its guest
-//! does not use, or else first takes what is there.
+//! A step either takes or gives. A VM that is to have more of one tier and as much less of another gives what nobody uses, or
+//! else takes first what is there ([`super::exchange`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +21,21 @@ pub(super) struct Step {
     pub provider: ProviderId,
     pub from: Vec<u64>,
     pub to: Vec<u64>,
+    /// Whether as much of another tier goes afterwards.
+    pub is_exchange: bool,
 }
 
 impl Step {
+    /// A step by itself.
+    pub fn new(provider: ProviderId, from: Vec<u64>, to: Vec<u64>) -> Self {
+        Self {
+            provider,
+            from,
+            to,
+            is_exchange: false,
+        }
+    }
+
     /// Whether the VM is to have more.
     pub fn grows(&self) -> bool {
         sum(&self.to) > sum(&self.from)
@@ -114,7 +126,7 @@ pub(super) fn towards(
     config: &ArbiterConfig,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut grow = Vec::new();
+    let (mut grow, mut exchange) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
     for (id, target) in targets {
         let Some(member) = members.get(id).filter(|member| member.can_act()) else {
@@ -128,18 +140,25 @@ pub(super) fn towards(
         let more = sum(target) > sum(&from) && matters(sum(&from), sum(target), config);
         let shrunk = shrunk(on, member, target, config).filter(|_| !more);
         if let Some(to) = shrunk {
-            steps.push(Step {
-                provider: *id,
-                from,
-                to,
-            });
+            steps.push(Step::new(*id, from, to));
         } else if target.iter().zip(&from).any(|(to, from)| to > from) {
-            grow.push((*id, member, target));
+            match more || member.size() < member.held(on.now) {
+                true => grow.push((*id, member, target)),
+                false => exchange.push((*id, member, target)),
+            }
         }
     }
-    let room = host.room(members);
-    let now = on.now;
-    steps.extend(Growth { now, config, host }.steps(grow, room));
+    let growth = Growth {
+        now: on.now,
+        config,
+        host,
+    };
+    let mut room = host.room(members);
+    steps.extend(growth.steps(grow, &mut room));
+    // The reserve is theirs who swap.
+    if on.takes == Takes::All && !members.values().any(Member::is_swapping) {
+        steps.extend(growth.exchanges(exchange, room));
+    }
     steps
 }
 
@@ -164,17 +183,30 @@ fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Op
     if only_lent {
         (spare, most) = (spare.min(lent), most.min(lent));
     }
-    // Memory that only changes its tier is taken as far as the guest does not use it.
-    let limit = most.min(has.saturating_sub(sum(target))).max(spare);
+    // Memory that only changes its tier is taken as far as nobody uses it.
+    let stays = !matters(has.saturating_sub(member.exchanged()), sum(target), config);
+    let mut limit = most.min(has.saturating_sub(sum(target)));
+    if stays {
+        limit = limit.max(spare.min(beyond));
+    }
     let limit = limit.min(member.most_taken(config));
-    let mut left = limit.min(has.saturating_sub(member.floor(now)));
+    let limit = limit.min(has.saturating_sub(member.floor(now)));
+    // What is in use and goes all the same. If it is not known where memory is free, it may be anywhere.
+    let in_use = match stays {
+        true => 0,
+        false if member.uses.tiers.is_none() => u64::MAX,
+        false => has.saturating_sub(sum(target)).saturating_sub(spare),
+    };
+    let mut left = limit;
     let mut to = member.sizes_each();
     for (i, tier) in member.sizes.as_ref()?.tiers.iter().enumerate().rev() {
         if turns(now, member, i, Direction::Down, config) {
             continue;
         }
         let wanted = target.get(i).map_or(0, |to| tier.size.saturating_sub(*to));
-        to[i] = tier.down_by(wanted.min(left));
+        let here = member.free_from(i, config).saturating_add(in_use);
+        let here = here.saturating_sub(limit - left);
+        to[i] = tier.down_by(wanted.min(here).min(left));
         left -= tier.size - to[i];
     }
     matters(has, sum(&to), config).then_some(to)
@@ -191,7 +223,7 @@ type Grows<'a> = (ProviderId, &'a Member, &'a Vec<u64>);
 
 impl Growth<'_> {
     /// The sizes of VMs that grow. Those that swap take of the reserve.
-    fn steps(&self, mut wanted: Vec<Grows<'_>>, mut room: Kinds) -> Vec<Step> {
+    fn steps(&self, mut wanted: Vec<Grows<'_>>, room: &mut Kinds) -> Vec<Step> {
         wanted.sort_by_key(|(_, member, _)| !member.is_swapping());
         let mut steps = Vec::new();
         let mut left = self.host.headroom;
@@ -205,7 +237,7 @@ impl Growth<'_> {
         for (id, member, target) in &wanted {
             let from = member.sizes_each();
             let peers = &mut weights[usize::from(member.is_swapping())];
-            let to = self.grown(member, target, *peers, &room);
+            let to = self.grown(member, target, *peers, room);
             *peers = peers.saturating_sub(u128::from(member.rights.weight));
             if !matters(sum(&from), sum(&to), self.config) {
                 continue;
@@ -215,9 +247,44 @@ impl Growth<'_> {
                 room.take(kind(tiers, tier), to - from);
             }
             left = left.saturating_sub(sum(&to).saturating_sub(sum(&from)));
-            room = room.at_most_each(left);
-            let provider = *id;
-            steps.push(Step { provider, from, to });
+            *room = room.at_most_each(left);
+            steps.push(Step::new(*id, from, to));
+        }
+        steps
+    }
+
+    /// Memory that comes for which as much of another tier is to go: no more than half of the reserve, and as much as may be
+    /// taken at once.
+    fn exchanges(&self, wanted: Vec<Grows<'_>>, mut room: Kinds) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (id, member, target) in wanted {
+            if !member.may_exchange(self.now) {
+                continue;
+            }
+            let (from, tiers) = (member.sizes_each(), member.tiers());
+            let mut to = from.clone();
+            let most = member.may_have().saturating_sub(sum(&from));
+            let mut left = most.min(member.pace(self.config));
+            for (i, tier) in member.sizes.iter().flat_map(|of| &of.tiers).enumerate() {
+                let kind = kind(tiers, i);
+                let there = room[kind].saturating_sub(self.host.reserve[kind] / 2);
+                let wants = target.get(i).map_or(0, |to| to.saturating_sub(from[i]));
+                if turns(self.now, member, i, Direction::Up, self.config) {
+                    continue;
+                }
+                to[i] = tier.up_by(wants.min(there).min(left)).max(from[i]);
+                left = left.saturating_sub(to[i] - from[i]);
+            }
+            if !matters(sum(&from), sum(&to), self.config) {
+                continue;
+            }
+            for (tier, (to, from)) in to.iter().zip(&from).enumerate() {
+                room.take(kind(tiers, tier), to - from);
+            }
+            steps.push(Step {
+                is_exchange: true,
+                ..Step::new(id, from, to)
+            });
         }
         steps
     }

@@ -67,6 +67,10 @@ pub(super) fn step(
             "others lent it memory, and lose more without it than was gained"
         }
         false if member.lent() > 0 => "others lent it memory, and one of them swaps now",
+        true if step.is_exchange => {
+            "this tier saves it more time: it comes first, and as much of another tier goes then"
+        }
+        false if member.exchanged() > 0 => "it got as much of another tier",
         true => "of what others do not use",
         false if on.excess > 0 => {
             let excess = size_text(on.excess);

@@ -474,7 +474,7 @@ impl Trading {
                     }
                     let why = text::trade(step, &self.seen, owes, config);
                     let provider = member.rights.provider;
-                    return Some((Step { provider, from, to }, why));
+                    return Some((Step::new(provider, from, to), why));
                 }
                 (May::Wait, _) if !self.has_waited(now, config) => return None,
                 _ => {

@@ -12,7 +12,8 @@ const LATE: u64 = 10 * SECOND;
 
 /// The books of the reserve.
 pub struct Reserve {
-    /// Memory of each kind that all may have while nobody has of the reserve.
+    /// Memory of each kind that all may have while nobody has of the reserve. Of each tier half of its reserve besides: memory
+    /// comes of it for which as much of another tier goes.
     most: Kinds,
     /// The time until which each VM swapped last.
     swapped: BTreeMap<u32, u64>,
@@ -66,9 +67,13 @@ pub fn capacity(config: &ArbiterConfig, vms: &BTreeMap<u32, Machine>) -> Kinds {
 impl Reserve {
     /// The reserve beside VMs that came just now.
     pub fn new(config: &ArbiterConfig, vms: &BTreeMap<u32, Machine>) -> Self {
-        let most = capacity(config, vms);
+        let mut most = capacity(config, vms);
+        for (kind, all) in most.iter_mut().enumerate() {
+            let reserve = percent(*all, config.reserve_percent);
+            *all -= if kind == 0 { reserve } else { reserve / 2 };
+        }
         Self {
-            most: most.map(|all| all - percent(all, config.reserve_percent)),
+            most,
             swapped: BTreeMap::new(),
             had: BTreeMap::new(),
             is_harmed: false,
