@@ -2,13 +2,23 @@
 
 use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-type Shared = Arc<Mutex<Child>>;
+type Shared = Arc<Mutex<Process>>;
 
 static CHILDREN: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+/// Time in which a child that ends its own children does so.
+const END: Duration = Duration::from_secs(30);
+
+/// A child process, and how it ends.
+struct Process {
+    child: Child,
+    /// It has children of its own, which it ends if it is asked to end.
+    has_children: bool,
+}
 
 /// A child that is killed when this value is dropped, and on Ctrl-C.
 pub struct Guarded {
@@ -34,12 +44,24 @@ pub fn end_with_this_process(name: &'static str) -> Result<()> {
 impl Guarded {
     /// Starts the command.
     pub fn spawn(command: &mut Command) -> Result<Self> {
+        Self::start(command, false)
+    }
+
+    /// Starts a command that is this program: it has children, and ends them.
+    pub fn spawn_task(command: &mut Command) -> Result<Self> {
+        Self::start(command, true)
+    }
+
+    fn start(command: &mut Command, has_children: bool) -> Result<Self> {
         let mut children = lock(&CHILDREN);
         let program = command.get_program().to_owned();
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        let child = Arc::new(Mutex::new(child));
+        let child = Arc::new(Mutex::new(Process {
+            child,
+            has_children,
+        }));
         children.push(Arc::clone(&child));
         Ok(Self {
             child,
@@ -49,12 +71,12 @@ impl Guarded {
 
     /// The child's process id.
     pub fn pid(&self) -> u32 {
-        lock(&self.child).id()
+        lock(&self.child).child.id()
     }
 
     /// The read end of the child's output, once, if it is a pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
-        lock(&self.child).stdout.take()
+        lock(&self.child).child.stdout.take()
     }
 
     /// Waits until the child has ended.
@@ -70,7 +92,7 @@ impl Guarded {
 
     /// The child's exit status. `None` while it runs.
     pub fn ended(&self) -> Result<Option<ExitStatus>> {
-        Ok(lock(&self.child).try_wait()?)
+        Ok(lock(&self.child).child.try_wait()?)
     }
 
     /// Lets the child live on after this process.
@@ -89,10 +111,26 @@ impl Drop for Guarded {
 }
 
 fn kill(child: &Shared) {
-    let mut child = lock(child);
+    let mut process = lock(child);
+    if process.has_children {
+        ask_to_end(&mut process.child);
+    }
     // It may have ended by itself already.
-    child.kill().ok();
-    child.wait().ok();
+    process.child.kill().ok();
+    process.child.wait().ok();
+}
+
+/// Sends SIGTERM to a child, and waits for its end for a while.
+fn ask_to_end(child: &mut Child) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    let id = child.id().to_string();
+    Command::new("kill").args(["-TERM", &id]).status().ok();
+    let begin = Instant::now();
+    while begin.elapsed() < END && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -42,6 +42,36 @@ impl Outcome {
         }
     }
 
+    /// Adds the outcome of other tests.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+    }
+
+    /// Whether a line has the result of one test.
+    pub fn is_result(line: &str) -> bool {
+        let result = |word: &str| line.contains(word) && line.ends_with(" s)");
+        line.starts_with("test ") && (result(" ok (") || result(" FAILED ("))
+    }
+
+    /// Takes in a line of what [`Outcome::conclude`] printed in another process.
+    pub fn read(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("failed: ") {
+            let (name, why) = (name.to_owned(), String::new());
+            self.failed.push(Failure { name, why });
+        } else if let Some((passed, failed)) = line.split_once(" passed, ") {
+            let is_last = failed == format!("{} failed", self.failed.len());
+            if let (Ok(passed), true) = (passed.parse(), is_last) {
+                self.passed = passed;
+            }
+        } else if let (Some(failure), Some(why)) =
+            (self.failed.last_mut(), line.strip_prefix("    "))
+        {
+            failure.why += why;
+            failure.why += "\n";
+        }
+    }
+
     /// Prints again at the end what failed and why: of a long log, the end is the part that is stored.
     pub fn conclude(&self) -> Result<()> {
         for failure in &self.failed {
@@ -57,5 +87,36 @@ impl Outcome {
             bail!("{failed} of the lab's tests failed: {}", names.join(", "));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_printed_another_one_reads() {
+        let mut read = Outcome::default();
+        let lines = [
+            "test one ok (1.0 s)",
+            "    test two FAILED (2.0 s)",
+            "failed: two",
+            "    it is",
+            "    slow",
+            "3 passed, 2 failed",
+            "1 passed, 1 failed",
+        ];
+        for line in lines {
+            read.read(line);
+        }
+        assert_eq!((read.passed, read.failed.len()), (1, 1));
+        assert_eq!(read.failed[0].name, "two");
+        assert_eq!(read.failed[0].why, "it is\nslow\n");
+        assert!(Outcome::is_result(lines[0]) && !Outcome::is_result(lines[1]));
+        read.add(Outcome {
+            passed: 4,
+            failed: Vec::new(),
+        });
+        assert_eq!(read.passed, 5);
     }
 }

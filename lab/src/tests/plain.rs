@@ -54,7 +54,7 @@ pub fn run(only: Option<&str>, long: bool) -> Result<Outcome> {
 }
 
 /// The test that a line speaks of, and whether it passed: `test NAME ... ok` or `FAILED`.
-fn result(line: &str) -> Option<(&str, bool)> {
+pub fn result(line: &str) -> Option<(&str, bool)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     match result.split(' ').next()? {
         "ok" => Some((name, true)),

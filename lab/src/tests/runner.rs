@@ -1,10 +1,11 @@
 //! The one runner of the lab's tests.
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use terrace_lab_programs::vm::VmSpec;
 
 use super::attempts::{self, MACHINE};
+use super::halves::OnGuests;
 use super::outcome::Outcome;
 use super::refused::Here;
 use super::test::{Boot, Needs, OnGuest, Test, caught};
@@ -24,9 +25,21 @@ pub struct TestArguments {
     /// Also run the tests that take minutes
     #[arg(long)]
     pub long: bool,
+    /// Run only tests in L1, or only those on guests of this machine; both at the same time by default
+    #[arg(long, value_name = "WHERE")]
+    pub on: Option<On>,
     /// Name the tests and run none
     #[arg(long)]
     pub list: bool,
+}
+
+/// The machines that tests run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum On {
+    /// A two-tier host, L1, with guests in it
+    L1,
+    /// Guests of this machine
+    Guests,
 }
 
 /// Runs the tests that the arguments ask for; the last line has how many passed and failed.
@@ -35,8 +48,12 @@ pub struct TestArguments {
 /// If one fails or cannot be run.
 pub fn run(arguments: &TestArguments) -> Result<()> {
     let only = arguments.only.as_deref();
-    let chosen = registry::chosen(only, arguments.long);
-    let on_plain_guests = plain::names(only)?;
+    let mut chosen = registry::chosen(only, arguments.long);
+    chosen.retain(|test| arguments.on.is_none_or(|on| on == test.on()));
+    let on_plain_guests = match arguments.on {
+        Some(On::L1) => Vec::new(),
+        _ => plain::names(only)?,
+    };
     if chosen.is_empty() && on_plain_guests.is_empty() {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
@@ -45,36 +62,46 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         names.iter().for_each(|name| println!("{name}"));
         return Ok(());
     }
+    let (in_l1, on_guests): (Vec<&Test>, Vec<&Test>) =
+        chosen.iter().partition(|test| test.on() == On::L1);
+    let has_guests = !on_guests.is_empty() || !on_plain_guests.is_empty();
     let mut outcome = Outcome::default();
-    if !on_plain_guests.is_empty() {
-        outcome = plain::run(only, arguments.long)?;
+    if has_guests && !in_l1.is_empty() {
+        let blueprint = prepare_l1(&in_l1)?;
+        let others = OnGuests::start(arguments)?;
+        run_in_l1(&blueprint, &in_l1, &mut outcome);
+        outcome.add(others.join()?);
+    } else if has_guests {
+        if !on_plain_guests.is_empty() {
+            outcome = plain::run(only, arguments.long)?;
+        }
+        run_on_guests(&on_guests, &mut outcome);
+    } else {
+        run_in_l1(&prepare_l1(&in_l1)?, &in_l1, &mut outcome);
     }
-    run_chosen(&chosen, &mut outcome)?;
     outcome.conclude()
 }
 
-fn run_chosen(chosen: &[&Test], outcome: &mut Outcome) -> Result<()> {
-    let mut blueprint = None;
+fn run_in_l1(blueprint: &Blueprint, chosen: &[&Test], outcome: &mut Outcome) {
     for test in chosen {
-        match test.boot {
-            Boot::Guest(body) => outcome.run(test.name, || on_guest(test, body)),
-            Boot::L1(body) => {
-                let blueprint = match &blueprint {
-                    Some(made) => made,
-                    None => &*blueprint.insert(prepare_l1(chosen)?),
-                };
-                outcome.run(test.name, || attempts::run(blueprint, test, body));
-            }
+        if let Boot::L1(body) = test.boot {
+            outcome.run(test.name, || attempts::run(blueprint, test, body));
         }
     }
-    Ok(())
+}
+
+fn run_on_guests(chosen: &[&Test], outcome: &mut Outcome) {
+    for test in chosen {
+        if let Boot::Guest(body) = test.boot {
+            outcome.run(test.name, || on_guest(test, body));
+        }
+    }
 }
 
 /// Names in the order in which they are listed.
 fn listed<'a>(chosen: &[&'a Test], on_plain_guests: &'a [String]) -> Vec<&'a str> {
-    let (in_l1, on_guests): (Vec<&Test>, Vec<&Test>) = chosen
-        .iter()
-        .partition(|test| matches!(test.boot, Boot::L1(_)));
+    let (in_l1, on_guests): (Vec<&Test>, Vec<&Test>) =
+        chosen.iter().partition(|test| test.on() == On::L1);
     let name = |test: &&'a Test| test.name;
     in_l1
         .iter()

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Result, anyhow};
 
+use super::runner::On;
 use crate::control::lab::Lab;
 
 /// The function of a test in L1.
@@ -44,6 +45,14 @@ impl Test {
             name,
             needs: Needs::Nothing,
             boot: Boot::Guest(run),
+        }
+    }
+
+    /// The machine that it runs on.
+    pub fn on(&self) -> On {
+        match self.boot {
+            Boot::L1(_) => On::L1,
+            Boot::Guest(_) => On::Guests,
         }
     }
 }
