@@ -2,7 +2,6 @@
 
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_proto::Event;
-use terrace_proto::provision::ProviderKind;
 
 use crate::world::{GIB, MIB, Machine, SECOND, Ways, World, tier};
 
@@ -132,16 +131,16 @@ fn a_size_between_blocks_is_not_ordered_below_the_floor() {
 /// A block larger than the change makes an empty order, which is refused.
 #[test]
 fn a_change_of_less_than_a_block_is_not_asked_for() {
-    let mut world = two();
-    for vm in world.vms.values_mut() {
-        vm.kind = ProviderKind::VirtioMem;
-    }
-    world.vm(2).tiers[0].block_bytes = 2 * GIB;
-    world.vm(2).says(GIB, 0);
+    let mut world = World::of(ArbiterConfig::default(), &[2 * GIB], 256 * MIB);
+    let mut vm = Machine::new(2, 2 * GIB, 8 * GIB);
+    vm.floor = 256 * MIB;
+    vm.tiers[0].block_bytes = 2 * GIB;
+    vm.says(GIB, 0);
+    world.arrive(2, vm, 1000);
     world.seconds(120);
-    let said = world.said(2);
-    let refused = said.iter().filter(|said| said.contains("refused")).count();
-    assert_eq!(refused, 0, "{said:?}");
+    let orders = world.orders.iter().filter(|order| order.vm == 2);
+    assert_eq!(orders.count(), 0);
+    assert!(world.said(2).is_empty(), "{:?}", world.said(2));
 }
 
 /// A VM on its way up for ever holds memory that others lent.
