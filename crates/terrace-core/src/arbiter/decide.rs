@@ -105,7 +105,16 @@ fn totals_of(
     if config.rule == Rule::Fair {
         let floors = needs.iter().map(|need| need.floor_bytes);
         let floors = floors.fold(0, u64::saturating_add);
-        return fair::totals(parties, &needs, floors.clamp(beside, left), config);
+        // The reserve is for those that begin to swap.
+        let draws = |(_, member): &(ProviderId, &Member)| {
+            member.is_swapping() && member.draws_on(now, reserve, config)
+        };
+        let least = if parties.iter().any(draws) {
+            left
+        } else {
+            beside
+        };
+        return fair::totals(parties, &needs, floors.clamp(least, left), config);
     }
     let lacks = fill_reserve(&mut needs, parties, (left, reserve), config);
     let lacks = take_unused(now, &mut needs, parties, lacks, config);

@@ -361,7 +361,7 @@ fn left(world: &World) -> u64 {
 
 #[test]
 fn the_reserve_is_refilled_once_swapping_ends() {
-    for rule in [Rule::Dp] {
+    for rule in [Rule::Dp, Rule::Fair] {
         let config = ArbiterConfig {
             rule,
             ..ArbiterConfig::default()
