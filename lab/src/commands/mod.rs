@@ -12,7 +12,7 @@ use terrace_lab_programs::vm::VmSpec;
 use crate::control::lab::Lab;
 use crate::machine::blueprint::Blueprint;
 use crate::machine::process::{Lifetime, Process};
-use crate::measure::{compare, cost, leases, resize};
+use crate::measure::{compare, cost, leases, resize, sharing};
 use crate::programs;
 use crate::progress::say;
 use crate::tests::runner::{self, TestArguments};
@@ -58,6 +58,9 @@ pub enum Bench {
     Hyperflex,
     /// A shrink of 256 MiB by HyperFlex, with looks at other processes and without; about two minutes
     Leases,
+    /// Two guests that share memory, beside fixed sizes, free page reporting alone, and steps of 100 MiB by host use; about
+    /// fifteen minutes
+    Sharing,
 }
 
 /// Runs one of the lab's tasks.
@@ -71,6 +74,7 @@ pub fn run(task: Task) -> Result<()> {
         Task::Bench { what } => match what {
             Bench::Hyperflex => resize::run(),
             Bench::Leases => leases::run(),
+            Bench::Sharing => sharing::run(),
         },
         Task::Test(arguments) => runner::run(&arguments),
         Task::Cost { seconds } => cost::run(seconds),

@@ -124,7 +124,24 @@ impl Daemon {
 
     /// Runs `terrace set` of the VM.
     pub fn set(&self, setting: &str) -> Result<String> {
-        self.folder.terrace(&["set", self.vm, setting])
+        self.set_of(self.vm, setting)
+    }
+
+    /// The same of another VM.
+    pub fn set_of(&self, vm: &str, setting: &str) -> Result<String> {
+        self.folder.terrace(&["set", vm, setting])
+    }
+
+    /// Runs `terrace resize` of any VM to sizes in MiB, each after its flag.
+    pub fn resize_vm(&self, vm: &str, sizes: &[(&str, u64)]) -> Result<String> {
+        let sizes = sizes.iter();
+        let sizes = sizes.flat_map(|(flag, mib)| [(*flag).to_owned(), format!("{mib}MiB")]);
+        let arguments: Vec<String> = ["resize".to_owned(), vm.to_owned()]
+            .into_iter()
+            .chain(sizes)
+            .collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.folder.terrace(&arguments)
     }
 
     fn order(&self, fast: Option<u64>, slow: Option<u64>, more: &[&str]) -> Result<String> {

@@ -5,3 +5,4 @@ pub mod cost;
 pub mod leases;
 mod median;
 pub mod resize;
+pub mod sharing;

@@ -1,40 +1,54 @@
-//! Two plain guests that share memory: each has one node, a stock device that resizes it, a balloon whose driver reports
-//! statistics, and a swap device; the daemon is beside them.
+//! Two plain guests that share memory: each has one node, a device that resizes it, a driver that reports statistics, and a swap
+//! device; the daemon is beside them.
 
-use std::fs::{self, File};
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use terrace_lab_programs::native::HotSet;
-use terrace_lab_programs::port;
 
 use crate::control::lab::Lab;
 use crate::guests::beside::{Daemon, MONITORS};
+use crate::guests::flex::device::Running;
 use crate::guests::tiered::MIB;
-use crate::machine::cpio::Image;
-use crate::machine::emulator;
-use crate::machine::kernel::Kernel;
-use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
-use crate::machine::process::{Lifetime, Process};
 use crate::progress::Wait;
-use crate::{host, places, programs};
+use crate::{host, places};
+
+mod flex;
+mod machine;
 
 /// The guest that needs memory, and the one that does not.
 pub const BUSY: &str = "busy";
 pub const IDLE: &str = "idle";
 
-/// The device of a stock QEMU that resizes both.
+/// The device that resizes both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Balloon,
+    /// The same, and the guest reports free pages to it.
+    Reporting,
+    /// Beside a balloon, which reports statistics.
     VirtioMem,
+    HyperFlex,
+    /// Guests have two nodes, of a fast and a slow tier.
+    Tiers,
 }
 
-/// Memory of a guest that a virtio-mem device plugs, MiB, beside its floor: whole blocks of the guest's kernel.
-const PLUGGED_MIB: u64 = 384;
+impl By {
+    /// Whether it is a device of ours, of an emulator that can have one.
+    fn is_flex(self) -> bool {
+        matches!(self, Self::HyperFlex | Self::Tiers)
+    }
+
+    /// The number of nodes of a guest.
+    fn nodes(self) -> u64 {
+        match self {
+            Self::Tiers => 2,
+            _ => 1,
+        }
+    }
+}
 
 /// RAM of each guest, MiB, and memory that both may have together.
 pub const RAM_MIB: u64 = 512;
@@ -47,8 +61,6 @@ pub const FLOOR_MIB: u64 = 192;
 /// Time after which what was taken is judged, ms: a test does not wait for half a minute.
 pub const REVIEW_MS: u64 = 10_000;
 
-/// Size of a guest's swap device, MiB.
-const SWAP_MIB: u64 = 512;
 /// Size of the device with a guest's files, MiB.
 pub const FILES_MIB: u64 = 176;
 /// That device, as the guest names it.
@@ -67,16 +79,39 @@ pub struct Balanced {
     pub busy: Lab,
     pub idle: Lab,
     pub daemon: Daemon,
+    /// They end with this value.
+    _devices: Vec<Running>,
 }
 
 impl Balanced {
-    /// Boots both guests and starts the daemon beside them.
+    /// Boots both guests and starts the daemon beside them: they share what a host has that is short of memory.
     pub fn start(by: By) -> Result<Self> {
         Self::start_with(by, "")
     }
 
     /// The same with these lines of configuration about the idle guest, and what follows them.
     pub fn start_with(by: By, about_idle: &str) -> Result<Self> {
+        let capacity =
+            format!("[[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n");
+        Self::start_on(
+            by,
+            &format!("memory_ceiling = \"{CEILING_MIB}MiB\"\n"),
+            about_idle,
+            &(capacity + "[balance]\nmode = \"on\""),
+        )
+    }
+
+    /// The same on a host of which nothing is configured but how memory is shared.
+    pub fn start_sharing(by: By, balance: &str) -> Result<Self> {
+        Self::start_on(by, "", "", &format!("[balance]\n{balance}"))
+    }
+
+    /// The same where memory is not shared.
+    pub fn start_alone(by: By) -> Result<Self> {
+        Self::start_sharing(by, "mode = \"off\"")
+    }
+
+    fn start_on(by: By, about_busy: &str, about_idle: &str, about_host: &str) -> Result<Self> {
         host::install_missing()?;
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
@@ -84,26 +119,52 @@ impl Balanced {
         }
         let mut daemon = Daemon::prepare(BUSY, &folder)?;
         fs::create_dir_all(folder.join(MONITORS))?;
-        let [busy, idle] = [BUSY, IDLE].map(|name| boot(by, name, &folder));
+        let mut devices = Vec::new();
+        if by.is_flex() {
+            for name in [BUSY, IDLE] {
+                devices.push(flex::start(by, name, &folder)?);
+            }
+        }
+        let [busy, idle] = [BUSY, IDLE].map(|name| machine::boot(by, name, &folder));
         let (mut busy, mut idle) = (busy?, idle?);
         for guest in [&mut busy, &mut idle] {
+            if by.is_flex() {
+                flex::bring_driver(guest)?;
+            }
             guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
         }
+        let [flex_of_busy, flex_of_idle] = [BUSY, IDLE].map(|name| match by.is_flex() {
+            true => flex::line(&daemon, name),
+            false => String::new(),
+        });
         daemon.start(&format!(
-            "memory_floor = \"{FLOOR_MIB}MiB\"\nmemory_ceiling = \"{CEILING_MIB}MiB\"\n\
-             [vm.{IDLE}]\nnobody_pins = true\nmemory_floor = \"{FLOOR_MIB}MiB\"\n{about_idle}\n\
-             [[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n\
-             [balance]\nmode = \"on\"\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
-             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nage_window_ms = 1000\nretry_factor = 3\nlend_again_ms = {REVIEW_MS}"
+            "{flex_of_busy}memory_floor = \"{FLOOR_MIB}MiB\"\n{about_busy}\
+             [vm.{IDLE}]\nnobody_pins = true\n{flex_of_idle}memory_floor = \"{FLOOR_MIB}MiB\"\n{about_idle}\n\
+             {about_host}\nleast_shrink = \"32MiB\"\ncycle_ms = 2000\nvalley_ms = 4000\nturn_ms = 4000\n\
+             settle_ms = 4000\nboot_ms = 0\nreview_ms = {REVIEW_MS}\nage_window_ms = 1000\nretry_factor = 3\n\
+             lend_again_ms = {REVIEW_MS}"
         ))?;
-        Ok(Self { busy, idle, daemon })
+        Ok(Self {
+            busy,
+            idle,
+            daemon,
+            _devices: devices,
+        })
     }
 
     /// The size of a guest by `terrace show`, MiB; `None` before it is known.
     pub fn size_mib(&self, vm: &str) -> Result<Option<u64>> {
+        let sizes = self.sizes_mib(vm)?;
+        Ok((!sizes.is_empty()).then(|| sizes.iter().sum()))
+    }
+
+    /// The sizes of its tiers; empty before they are known.
+    pub fn sizes_mib(&self, vm: &str) -> Result<Vec<u64>> {
         let provisioning = self.provisioning(vm)?;
-        let size = provisioning["tiers"][0]["size_bytes"].as_u64();
-        Ok(size.map(|bytes| bytes / MIB))
+        let tiers = provisioning["tiers"].as_array();
+        let sizes = tiers.into_iter().flatten();
+        let sizes = sizes.filter_map(|tier| tier["size_bytes"].as_u64());
+        Ok(sizes.map(|bytes| bytes / MIB).collect())
     }
 
     /// The resizable memory of a guest by `terrace show --json`.
@@ -183,91 +244,4 @@ pub fn program(name: &str, region_mib: usize, hot_mib: usize) -> HotSet {
         processor: 0,
         ..HotSet::default()
     }
-}
-
-fn boot(by: By, name: &str, folder: &Path) -> Result<Lab> {
-    let mut qemu = emulator::command()?;
-    qemu.args(options(by, name, folder)?);
-    Lab::without_guests(Process::start_command(name, qemu, Lifetime::Task)?)
-}
-
-/// QEMU's options about memory: what a guest is started with, and the device that resizes it.
-fn memory(by: By) -> String {
-    let boot = match by {
-        By::Balloon => RAM_MIB,
-        By::VirtioMem => FLOOR_MIB,
-    };
-    let more = match by {
-        By::Balloon => String::new(),
-        By::VirtioMem => format!(
-            ",slots=1,maxmem=2G -object memory-backend-memfd,id=plugged,size={PLUGGED_MIB}M,share=on,reserve=off \
-             -device virtio-mem-pci,id=plug,memdev=plugged,node=0,requested-size={PLUGGED_MIB}M"
-        ),
-    };
-    format!("-object memory-backend-memfd,id=ram,size={boot}M,share=on -m {boot}M{more}")
-}
-
-fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {
-    let kernel = Kernel::get(false)?;
-    let text = format!(
-        "-nodefaults -no-reboot -display none -name {name} -machine q35,memory-backend=ram \
-         {memory} -accel tcg,thread=single,tb-size=128 -cpu EPYC-Rome,-svm -smp 1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
-         -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off -device virtio-serial-pci \
-         -chardev socket,id=control,path={control},server=on,wait=off \
-         -device virtserialport,chardev=control,name={control} -device virtio-balloon-pci,deflate-on-oom=on \
-         -drive file={swap},if=none,id=swap,format=raw,cache=unsafe -device virtio-blk-pci,drive=swap \
-         -drive file={files},if=none,id=files,format=raw,cache=unsafe -device virtio-blk-pci,drive=files",
-        memory = memory(by),
-        monitor = format_args!("../{FOLDER}/{MONITORS}/{name}"),
-        control = port::CONTROL,
-        swap = swap(name, folder)?.display(),
-        files = files(name, folder)?.display(),
-    );
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let image = kernel.image().display().to_string();
-    let initrd = initrd(&kernel)?.display().to_string();
-    for (name, value) in [
-        ("-kernel", image.as_str()),
-        ("-initrd", &initrd),
-        (
-            "-append",
-            "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
-        ),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
-}
-
-/// A file with an empty swap area.
-fn swap(name: &str, folder: &Path) -> Result<PathBuf> {
-    let path = folder.join(format!("{name}.swap"));
-    File::create(&path)?.set_len(SWAP_MIB * MIB)?;
-    let done = host::output(host::program("sbin/mkswap")?.arg(&path));
-    done.with_context(|| format!("mkswap {}", path.display()))?;
-    Ok(path)
-}
-
-/// A file for what a guest reads.
-fn files(name: &str, folder: &Path) -> Result<PathBuf> {
-    let path = folder.join(format!("{name}.files"));
-    File::create(&path)?.set_len(FILES_MIB * MIB)?;
-    Ok(path)
-}
-
-fn initrd(kernel: &Kernel) -> Result<PathBuf> {
-    let built = programs::build_lab()?;
-    let mut image = Image::default();
-    image
-        .console()
-        .bytes("init", include_bytes!("init.sh"))
-        .copy("bin/busybox", &host::find("bin/busybox")?)
-        .copy("bin/lab-host", &built.host)
-        .copy("bin/lab-native", &built.native);
-    for module in ["virtio_blk", "virtio_balloon", "virtio_mem"] {
-        image.bytes(&format!("{module}.ko"), &kernel.module(module)?);
-    }
-    let path = places::lab("balanced")?.join("initrd");
-    image.write(&mut BufWriter::new(File::create(&path)?))?;
-    Ok(path)
 }

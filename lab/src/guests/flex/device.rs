@@ -58,12 +58,16 @@ impl Running {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(folder.join(MONITORS))?;
-        Self::start_again(program, arguments)
+        Self::start_in(folder, program, arguments)
     }
 
     /// Starts a device in the folder of an earlier one.
     pub fn start_again(program: &Path, arguments: &[String]) -> Result<Self> {
-        let folder = places::lab("run")?.join(FOLDER);
+        Self::start_in(places::lab("run")?.join(FOLDER), program, arguments)
+    }
+
+    /// Starts a device in a folder.
+    pub fn start_in(folder: PathBuf, program: &Path, arguments: &[String]) -> Result<Self> {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])

@@ -55,6 +55,15 @@ pub fn moves_by_virtio_mem() -> Result<()> {
     reverse(&mut guests, &own, &load)
 }
 
+/// The same by HyperFlex, whose driver reports statistics too.
+pub fn moves_by_hyperflex() -> Result<()> {
+    let mut guests = Balanced::start(By::HyperFlex)?;
+    let (own, load) = relief(&mut guests, LOAD_MIB)?;
+    let shown = guests.provisioning(IDLE)?;
+    ensure!(shown["by"] == "hyperflex", "{shown}");
+    reverse(&mut guests, &own, &load)
+}
+
 /// A guest that swaps beside one that idles. Returns their programs.
 fn relief(guests: &mut Balanced, load_mib: usize) -> Result<(HotSet, HotSet)> {
     let (own, load) = (program("own", 64, 16), program("load", load_mib, load_mib));

@@ -3,6 +3,7 @@
 mod balance;
 mod dimm;
 mod resizing;
+mod trade;
 
 use super::test::Test;
 
@@ -27,6 +28,14 @@ pub const TESTS: &[Test] = &[
     Test::on_guest(
         "a_guest_that_swaps_gets_memory_that_another_unplugs",
         balance::moves_by_virtio_mem,
+    ),
+    Test::on_guest(
+        "a_guest_that_swaps_gets_memory_by_hyperflex",
+        balance::moves_by_hyperflex,
+    ),
+    Test::on_guest(
+        "a_guest_pays_for_slow_memory_with_fast",
+        trade::at_equal_cost,
     ),
     Test::on_guest(
         "programs_give_what_they_do_not_use_to_one_that_swaps",
