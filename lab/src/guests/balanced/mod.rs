@@ -152,6 +152,26 @@ impl Balanced {
         })
     }
 
+    /// Kills the idle guest and boots another one in its place; of guests with stock devices.
+    pub fn replace_idle(self, by: By) -> Result<Self> {
+        let Self {
+            busy,
+            idle,
+            daemon,
+            _devices,
+        } = self;
+        drop(idle);
+        let folder = places::lab("run")?.join(FOLDER);
+        let mut idle = machine::boot(by, IDLE, &folder)?;
+        idle.check(&format!("echo {MARK} >/dev/kmsg"))?;
+        Ok(Self {
+            busy,
+            idle,
+            daemon,
+            _devices,
+        })
+    }
+
     /// The size of a guest by `terrace show`, MiB; `None` before it is known.
     pub fn size_mib(&self, vm: &str) -> Result<Option<u64>> {
         let sizes = self.sizes_mib(vm)?;

@@ -17,7 +17,7 @@ use crate::guests::tiered::{self, MIB};
 const FEW_FAULTS: u64 = 100;
 /// Memory of a program that does not fit into what a guest has at first, MiB, all of it in use. Of plugged memory the guest's
 /// kernel leaves programs less.
-const LOAD_MIB: usize = 330;
+pub const LOAD_MIB: usize = 330;
 const LOAD_PLUGGED_MIB: usize = 270;
 /// Memory of a program that does not fit into a guest at its floor, MiB.
 const SHORT_MIB: usize = 200;
@@ -65,7 +65,7 @@ pub fn moves_by_hyperflex() -> Result<()> {
 }
 
 /// A guest that swaps beside one that idles. Returns their programs.
-fn relief(guests: &mut Balanced, load_mib: usize) -> Result<(HotSet, HotSet)> {
+pub fn relief(guests: &mut Balanced, load_mib: usize) -> Result<(HotSet, HotSet)> {
     let (own, load) = (program("own", 64, 16), program("load", load_mib, load_mib));
     guests.idle.start_hot_set(&own)?;
     within_capacity(guests)?;
@@ -257,8 +257,8 @@ fn relieved(guests: &mut Balanced, vm: &str) -> Result<()> {
     Ok(())
 }
 
-/// Once sizes have settled, nothing is ordered for minutes.
-fn constant_load_moves_nothing(guests: &mut Balanced) -> Result<()> {
+/// Waits until sizes have settled.
+pub fn settle(guests: &mut Balanced) -> Result<()> {
     let mut last = (guests.orders()?, Instant::now());
     let settled = Duration::from_millis(3 * REVIEW_MS);
     guests.until("sizes have settled", |guests| {
@@ -267,9 +267,15 @@ fn constant_load_moves_nothing(guests: &mut Balanced) -> Result<()> {
             last = (orders, Instant::now());
         }
         Ok(last.1.elapsed() >= settled)
-    })?;
+    })
+}
+
+/// Once sizes have settled, nothing is ordered for minutes.
+fn constant_load_moves_nothing(guests: &mut Balanced) -> Result<()> {
+    settle(guests)?;
+    let orders = guests.orders()?;
     guests.watch(CONSTANT)?;
-    let orders = guests.orders()? - last.0;
+    let orders = guests.orders()? - orders;
     println!(
         "{orders} orders in {} s of constant load",
         CONSTANT.as_secs()

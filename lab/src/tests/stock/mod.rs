@@ -2,6 +2,7 @@
 
 mod balance;
 mod dimm;
+mod long;
 mod resizing;
 mod trade;
 
@@ -44,5 +45,17 @@ pub const TESTS: &[Test] = &[
     Test::on_guest(
         "page_cache_in_use_stays_beside_one_that_swaps",
         balance::page_cache,
+    ),
+];
+
+/// The tests that take an hour.
+pub const LONG_TESTS: &[Test] = &[
+    Test::on_guest(
+        "an_hour_of_constant_load_moves_nothing_and_costs_little",
+        long::constant,
+    ),
+    Test::on_guest(
+        "guests_that_come_and_go_leave_nothing_in_the_daemon",
+        long::churn,
     ),
 ];
