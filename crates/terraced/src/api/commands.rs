@@ -40,6 +40,8 @@ impl dyn Served + '_ {
         if setting.key == "weight" {
             return self.set_weight(name, setting);
         }
+        // A key that does not exist is that whatever the VM is.
+        self.known(name).and_then(|_| expect_setting(&setting.key))?;
         let id = self.managed_id(name)?;
         let command = match setting.key.as_str() {
             "moves" => Command::Moves(id, on_or_off("moves", &setting.value)?),
@@ -85,12 +87,6 @@ impl dyn Served + '_ {
     }
 
     fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
-        let unknown = || {
-            Failure::Invalid(format!(
-                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling, balance, memory_floor, \
-                 memory_ceiling"
-            ))
-        };
         // Without a tier's name it is the first one's, as for `fast`.
         let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
         let tiers = &self.engine().config().tiers;
@@ -100,11 +96,11 @@ impl dyn Served + '_ {
             Failure::Invalid(format!("there is no tier {tier}; there are: {names}"))
         })?;
         let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
-        let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
+        let limit = limits.get_mut(tier.index()).ok_or_else(|| no_setting(key))?;
         match which {
             "floor" => limit.floor_bytes = bytes(value)?,
             "ceiling" => limit.ceiling_bytes = bytes(value)?,
-            _ => return Err(unknown()),
+            _ => return Err(no_setting(key)),
         }
         self.within_tier(key, tier.index(), bytes(value)?)?;
         if limit.floor_bytes > limit.ceiling_bytes {
@@ -182,6 +178,22 @@ impl dyn Served + '_ {
     fn view(&self, id: VmId) -> Result<VmView, Failure> {
         self.engine().vm(id).ok_or_else(gone)
     }
+}
+
+/// Checks that there is such a setting, of observed VMs.
+fn expect_setting(key: &str) -> Result<(), Failure> {
+    let of_tier = key.split_once('.').map_or(key, |(_, which)| which);
+    match (key, of_tier) {
+        ("moves" | "fast", _) | (_, "floor" | "ceiling") => Ok(()),
+        _ => Err(no_setting(key)),
+    }
+}
+
+fn no_setting(key: &str) -> Failure {
+    Failure::Invalid(format!(
+        "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling, balance, memory_floor, \
+         memory_ceiling"
+    ))
 }
 
 fn bytes(value: &str) -> Result<u64, Failure> {

@@ -408,3 +408,25 @@ fn a_plan_for_an_unmanaged_vm_is_refused_with_the_reason() {
         "{error}"
     );
 }
+
+#[test]
+fn an_unknown_setting_of_an_unmanaged_vm_is_called_unknown() {
+    let served = serve();
+    served.find(
+        "web1",
+        None,
+        State::Unscannable("its RAM is private".into()),
+    );
+    let set = |key: &str| {
+        let setting = Setting {
+            key: key.into(),
+            value: "1GiB".into(),
+        };
+        let post = served.client.post::<_, Done>("/v1/vms/web1/set", &setting);
+        runtime().block_on(post).unwrap_err().to_string()
+    };
+    let error = set("memory_flor");
+    assert!(error.contains("no setting memory_flor"), "{error}");
+    let error = set("fast");
+    assert!(error.contains("not under management"), "{error}");
+}
