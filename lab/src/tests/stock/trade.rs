@@ -30,6 +30,11 @@ pub fn at_equal_cost() -> Result<()> {
     for guest in [&mut guests.busy, &mut guests.idle] {
         guest.check("echo 1 >/sys/kernel/mm/numa/demotion_enabled")?;
     }
+    // What they have now, the host has.
+    guests.until("both are balanced", |guests| {
+        let events = guests.daemon.events()?;
+        Ok(events.matches("its memory is balanced from now on").count() == 2)
+    })?;
     for vm in [BUSY, IDLE] {
         let sizes = [("--fast", FAST_MIB), ("--slow", SLOW_MIB)];
         guests.daemon.resize_vm(vm, &sizes)?;
