@@ -41,7 +41,8 @@ impl dyn Served + '_ {
             return self.set_weight(name, setting);
         }
         // A key that does not exist is that whatever the VM is.
-        self.known(name).and_then(|_| expect_setting(&setting.key))?;
+        self.known(name)
+            .and_then(|_| expect_setting(&setting.key))?;
         let id = self.managed_id(name)?;
         let command = match setting.key.as_str() {
             "moves" => Command::Moves(id, on_or_off("moves", &setting.value)?),
@@ -96,7 +97,9 @@ impl dyn Served + '_ {
             Failure::Invalid(format!("there is no tier {tier}; there are: {names}"))
         })?;
         let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
-        let limit = limits.get_mut(tier.index()).ok_or_else(|| no_setting(key))?;
+        let limit = limits
+            .get_mut(tier.index())
+            .ok_or_else(|| no_setting(key))?;
         match which {
             "floor" => limit.floor_bytes = bytes(value)?,
             "ceiling" => limit.ceiling_bytes = bytes(value)?,

@@ -9,7 +9,9 @@ use super::{By, FOLDER, RAM_MIB};
 use crate::control::lab::Lab;
 use crate::guests::beside::Daemon;
 use crate::guests::flex::device::{CONTROL, GUEST, Running};
-use crate::guests::flex::machine::{CONFIG_BYTES, QUEUE_SIZE, QUEUES, VIRTIO_ID};
+use crate::guests::flex::machine::{
+    CONFIG_BYTES, QUEUE_SIZE, QUEUES_BESIDE, QUEUES_OF_TIERS, VIRTIO_ID,
+};
 use crate::guests::tiered::MIB;
 use crate::{modules, programs};
 
@@ -40,10 +42,11 @@ pub fn start(by: By, name: &str, beside: &Path) -> Result<Running> {
 }
 
 /// QEMU's options for it.
-pub fn options(name: &str) -> String {
+pub fn options(by: By, name: &str) -> String {
+    let queues = QUEUES_OF_TIERS * by.nodes() + QUEUES_BESIDE;
     format!(
         "-device pcie-root-port,id=flex-port -chardev socket,id=flex,path=../{FOLDER}/{}/{GUEST} \
-         -device vhost-user-test-device-pci,id=flex,bus=flex-port,chardev=flex,virtio-id={VIRTIO_ID},num_vqs={QUEUES},\
+         -device vhost-user-test-device-pci,id=flex,bus=flex-port,chardev=flex,virtio-id={VIRTIO_ID},num_vqs={queues},\
          vq_size={QUEUE_SIZE},config_size={CONFIG_BYTES}",
         folder(name)
     )

@@ -89,7 +89,7 @@ fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {
          -drive file={files},if=none,id=files,format=raw,cache=unsafe -device virtio-blk-pci,drive=files",
         memory = memory(by),
         device = match by {
-            By::HyperFlex | By::Tiers => flex::options(name),
+            By::HyperFlex | By::Tiers => flex::options(by, name),
             By::Balloon | By::VirtioMem => BALLOON.to_owned(),
             By::Reporting => format!("{BALLOON},free-page-reporting=on"),
         },

@@ -20,7 +20,10 @@ pub const NAME: &str = "flex";
 
 /// The device's numbers by its ABI.
 pub const VIRTIO_ID: u32 = 13;
-pub const QUEUES: usize = 2 * TIERS + 2;
+/// Queues of each tier, and beside them.
+pub const QUEUES_OF_TIERS: u64 = 2;
+pub const QUEUES_BESIDE: u64 = 2;
+pub const QUEUES: u64 = QUEUES_OF_TIERS * TIERS as u64 + QUEUES_BESIDE;
 pub const QUEUE_SIZE: u32 = 128;
 pub const CONFIG_BYTES: u32 = 128;
 
