@@ -490,10 +490,6 @@ fn fair_gives_the_slowest_more_than_dp_does() {
         assert!(has(run, 0) < 7 << 30);
     }
     let more = has(&fair, 0).saturating_sub(has(&dp, 0));
-    println!(
-        "XX fair {more} {}",
-        fair.vms[0].ops_per_s / dp.vms[0].ops_per_s
-    );
     assert!(more >= 128 << 20, "{more}");
     let faster = fair.vms[0].ops_per_s / dp.vms[0].ops_per_s;
     assert!(faster > 1.05, "{faster}");
