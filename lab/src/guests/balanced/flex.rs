@@ -1,9 +1,11 @@
 //! HyperFlex devices of guests that share memory.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use super::{By, FOLDER, RAM_MIB};
 use crate::control::lab::Lab;
@@ -39,6 +41,17 @@ pub fn start(by: By, name: &str, beside: &Path) -> Result<Running> {
     let device = Running::start_in(place, &program, &arguments)?;
     device.connect()?;
     Ok(device)
+}
+
+/// Orders sizes of a guest's tiers, in MiB, of its device.
+pub fn resize(device: &Running, mib: &[u64]) -> Result<()> {
+    let bytes: Vec<u64> = mib.iter().map(|mib| mib * MIB).collect();
+    let mut stream = device.connect()?;
+    writeln!(stream, "{}", json!({"resize": {"size_bytes": bytes}}))?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    ensure!(!answer.contains("error"), "{mib:?} MiB: {answer}");
+    Ok(())
 }
 
 /// QEMU's options for it.

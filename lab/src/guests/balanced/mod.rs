@@ -74,6 +74,29 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The line of the kernel's log after which a test reads it.
 pub const MARK: &str = "the-test-begins";
 
+/// The way in which two guests are started.
+struct Setup<'a> {
+    by: By,
+    /// Lines of configuration: about each guest, and what follows them.
+    about_busy: &'a str,
+    about_idle: &'a str,
+    about_host: &'a str,
+    /// Memory of each tier that the busy guest has at first, MiB; `None`: all.
+    busy_mib: Option<[u64; 2]>,
+}
+
+impl Setup<'_> {
+    fn of(by: By) -> Self {
+        Self {
+            by,
+            about_busy: "",
+            about_idle: "",
+            about_host: "",
+            busy_mib: None,
+        }
+    }
+}
+
 /// The two guests and the daemon.
 pub struct Balanced {
     pub busy: Lab,
@@ -93,25 +116,35 @@ impl Balanced {
     pub fn start_with(by: By, about_idle: &str) -> Result<Self> {
         let capacity =
             format!("[[tier]]\nname = \"dram\"\nnodes = [0]\ncapacity = \"{CAPACITY_MIB}MiB\"\n");
-        Self::start_on(
+        Self::start_as(&Setup {
             by,
-            &format!("memory_ceiling = \"{CEILING_MIB}MiB\"\n"),
+            about_busy: &format!("memory_ceiling = \"{CEILING_MIB}MiB\"\n"),
             about_idle,
-            &(capacity + "[balance]\nmode = \"on\""),
-        )
-    }
-
-    /// The same on a host of which nothing is configured but how memory is shared.
-    pub fn start_sharing(by: By, balance: &str) -> Result<Self> {
-        Self::start_on(by, "", "", &format!("[balance]\n{balance}"))
+            about_host: &(capacity + "[balance]\nmode = \"on\""),
+            busy_mib: None,
+        })
     }
 
     /// The same where memory is not shared.
     pub fn start_alone(by: By) -> Result<Self> {
-        Self::start_sharing(by, "mode = \"off\"")
+        Self::start_as(&Setup {
+            about_host: "[balance]\nmode = \"off\"",
+            ..Setup::of(by)
+        })
     }
 
-    fn start_on(by: By, about_busy: &str, about_idle: &str, about_host: &str) -> Result<Self> {
+    /// Two guests with two nodes that trade at this price; the busy one has so much of each tier at first, MiB.
+    pub fn start_trading(ratio: u64, busy_mib: [u64; 2]) -> Result<Self> {
+        let trade = format!("[balance]\nmode = \"on\"\nshare = \"trade\"\nprice_ratio = {ratio}.0");
+        Self::start_as(&Setup {
+            about_host: &trade,
+            busy_mib: Some(busy_mib),
+            ..Setup::of(By::Tiers)
+        })
+    }
+
+    fn start_as(setup: &Setup<'_>) -> Result<Self> {
+        let by = setup.by;
         host::install_missing()?;
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
@@ -133,10 +166,19 @@ impl Balanced {
             }
             guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
         }
+        if let (Some(sizes), Some(device)) = (setup.busy_mib, devices.first()) {
+            flex::resize(device, &sizes)?;
+        }
         let [flex_of_busy, flex_of_idle] = [BUSY, IDLE].map(|name| match by.is_flex() {
             true => flex::line(&daemon, name),
             false => String::new(),
         });
+        let Setup {
+            about_busy,
+            about_idle,
+            about_host,
+            ..
+        } = setup;
         daemon.start(&format!(
             "{flex_of_busy}memory_floor = \"{FLOOR_MIB}MiB\"\n{about_busy}\
              [vm.{IDLE}]\nnobody_pins = true\n{flex_of_idle}memory_floor = \"{FLOOR_MIB}MiB\"\n{about_idle}\n\
