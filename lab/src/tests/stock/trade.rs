@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::guests::balanced::{BUSY, Balanced, By, FLOOR_MIB, IDLE, MARK, program, vmstat};
+use crate::guests::balanced::{BUSY, Balanced, FLOOR_MIB, IDLE, MARK, program, vmstat};
 use crate::guests::tiered;
 
 /// Fast and slow memory that each guest has at first, MiB: its nodes are larger.
