@@ -16,6 +16,8 @@ pub struct Exchange {
     at: Tick,
     /// The sizes then.
     pub from: Vec<u64>,
+    /// Memory that comes, bytes.
+    comes: u64,
     /// Whether the VM had more since.
     has_grown: bool,
 }
@@ -31,10 +33,11 @@ pub struct Exchanges {
 
 impl Member {
     /// Notes that memory comes for which other memory is to go.
-    pub fn begin_exchange(&mut self, now: Tick, from: &[u64]) {
+    pub fn begin_exchange(&mut self, now: Tick, from: &[u64], to: &[u64]) {
         self.asked.exchanges.now = Some(Exchange {
             at: now,
             from: from.to_vec(),
+            comes: sum(to).saturating_sub(sum(from)),
             has_grown: false,
         });
     }
@@ -52,14 +55,40 @@ impl Member {
     #[must_use]
     pub fn exchanged(&self) -> u64 {
         let under_way = self.asked.exchanges.now.as_ref();
-        under_way.map_or(0, |of| self.size().saturating_sub(sum(&of.from)))
+        under_way.map_or(0, |of| {
+            let more = self.size().saturating_sub(sum(&of.from));
+            more.min(of.comes)
+        })
+    }
+
+    /// Memory that is called back from it, bytes: what others lent, or what came in an exchange that is undone.
+    #[must_use]
+    pub fn called_back(&self, now: Tick, config: &ArbiterConfig) -> u64 {
+        let undone = match self.is_undone(now, config) {
+            true => self.exchanged(),
+            false => 0,
+        };
+        self.lent().max(undone)
+    }
+
+    /// Whether what is to go in its exchange is used for too long.
+    #[must_use]
+    pub fn is_undone(&self, now: Tick, config: &ArbiterConfig) -> bool {
+        self.undone_at(config).is_some_and(|at| at <= now)
+    }
+
+    /// The time from which on it is undone.
+    pub fn undone_at(&self, config: &ArbiterConfig) -> Option<Tick> {
+        let of = self.asked.exchanges.now.as_ref()?;
+        let review = ArbiterConfig::ns(config.review_ms);
+        Some(Tick(of.at.0.saturating_add(review)))
     }
 
     /// The sizes that end an exchange if what is to go is used for too long: of what came as much goes again.
     #[must_use]
     pub fn undoes_exchange(&self, now: Tick, config: &ArbiterConfig) -> Option<Vec<u64>> {
         let of = self.asked.exchanges.now.as_ref()?;
-        if now.0.saturating_sub(of.at.0) < ArbiterConfig::ns(config.review_ms) {
+        if !self.is_undone(now, config) {
             return None;
         }
         let mut left = self.exchanged();
@@ -72,22 +101,32 @@ impl Member {
         Some(each.collect())
     }
 
-    /// Ends an exchange that is complete, or that cannot be: its guest swaps, or uses all that it has.
+    /// Ends an exchange that is complete, that was undone, or that cannot be: its guest swaps. One whose guest or provider keeps
+    /// what came rests and is undone later: there is no other one before that.
     pub fn follow_exchange(&mut self, now: Tick, config: &ArbiterConfig) {
-        let (size, swaps) = (self.size(), self.is_swapping());
+        let (size, swaps, sizes) = (self.size(), self.is_swapping(), self.sizes_each());
         let exchanges = &mut self.asked.exchanges;
         let Some(of) = &mut exchanges.now else {
             return;
         };
         let began = sum(&of.from);
-        let near = began.saturating_add(percent(began, 1));
+        let little = percent(began, 1);
+        let near = began.saturating_add(little);
         of.has_grown |= size > near;
+        let gained = sizes.iter().zip(&of.from);
+        let gained = gained.map(|(size, before)| size.saturating_sub(*before));
+        let has_gained = gained.fold(0, u64::saturating_add) > little;
+        // Others gave it more: what came is part of that.
+        let has_more = size > near.saturating_add(of.comes);
         let age = now.0.saturating_sub(of.at.0);
         let is_late = age >= ArbiterConfig::ns(config.review_ms).saturating_mul(2);
-        if swaps || is_late {
-            exchanges.pause = Some(Tick(now.0.saturating_add(config.pause_ns())));
+        let is_back = (of.has_grown || is_late) && size <= near;
+        let until = Tick(now.0.saturating_add(config.pause_ns()));
+        if swaps || is_late || is_back && !has_gained {
+            exchanges.pause = Some(until);
+            of.at = until;
         }
-        if swaps || is_late || of.has_grown && size <= near {
+        if swaps || has_more || is_back {
             exchanges.now = None;
         }
     }
@@ -216,7 +255,11 @@ mod tests {
     fn what_a_guest_uses_of_a_tier_does_not_go() {
         let config = ArbiterConfig::default();
         let mut one = member([1000, 1000], Some([0, 0]));
-        one.begin_exchange(Tick(SECOND), &[1000 * MIB, 1000 * MIB]);
+        one.begin_exchange(
+            Tick(SECOND),
+            &[1000 * MIB, 1000 * MIB],
+            &[1060 * MIB, 1000 * MIB],
+        );
         resize(&mut one, [1060, 1000]);
         one.follow_exchange(Tick(2 * SECOND), &config);
         assert_eq!(one.exchanged(), 60 * MIB);
@@ -238,8 +281,13 @@ mod tests {
     #[test]
     fn an_exchange_that_does_not_end_is_undone_and_rests() {
         let config = ArbiterConfig::default();
-        let mut one = member([1000, 1000], Some([90, 0]));
-        one.begin_exchange(Tick(SECOND), &[1000 * MIB, 1000 * MIB]);
+        // Its guest uses what came, too.
+        let mut one = member([1000, 1000], Some([0, 0]));
+        one.begin_exchange(
+            Tick(SECOND),
+            &[1000 * MIB, 1000 * MIB],
+            &[1060 * MIB, 1000 * MIB],
+        );
         resize(&mut one, [1060, 1000]);
         one.follow_exchange(Tick(2 * SECOND), &config);
         assert_eq!(one.undoes_exchange(Tick(2 * SECOND), &config), None);
@@ -248,10 +296,39 @@ mod tests {
         assert_eq!(mib(&before), [1000, 1000]);
         let found = steps(40, &one, [1000, 1000], [60, 120]);
         assert_eq!(mib(&found[0].to), [1000, 1000]);
-        // Nor does its guest let that go.
+        // Nor does it let that go: there is no other one before it does.
         let later = Tick(70 * SECOND);
+        one.follow_exchange(later, &config);
+        assert_eq!(one.undoes_exchange(later, &config), None);
+        let later = Tick(later.0 + config.pause_ns());
+        assert!(!one.may_exchange(later) && one.exchanged() == 60 * MIB);
+        let later = Tick(later.0 + 30 * SECOND);
+        assert_eq!(one.undoes_exchange(later, &config), Some(before));
+        resize(&mut one, [1000, 1000]);
         one.follow_exchange(later, &config);
         assert!(!one.may_exchange(later) && one.exchanged() == 0);
         assert!(one.may_exchange(Tick(later.0 + config.pause_ns())));
+    }
+
+    #[test]
+    fn exchanges_take_no_more_than_the_host_can_give() {
+        let one = member([1000, 1000], Some([0, 0]));
+        let members = BTreeMap::from([(ProviderId(1), one.clone()), (ProviderId(2), one)]);
+        let to = [[1500, 500], [500, 1500]].map(|to| to.map(|mib| mib * MIB).to_vec());
+        let to = (1..).map(ProviderId).zip(to).collect();
+        let mut capacity = Kinds::default();
+        capacity.add(&[4000 * MIB, 4000 * MIB]);
+        let host = Host {
+            capacity,
+            reserve: Kinds::default(),
+            headroom: 90 * MIB,
+        };
+        let on = On {
+            now: Tick(SECOND),
+            takes: Takes::All,
+        };
+        let found = towards(on, &members, &to, &host, &ArbiterConfig::default());
+        let more = found.iter().map(|step| sum(&step.to) - sum(&step.from));
+        assert_eq!(more.sum::<u64>(), 90 * MIB, "{found:?}");
     }
 }

@@ -288,6 +288,7 @@ impl Member {
         let times = turned.chain(stands).chain(held);
         let times = times.chain(self.asked.refused.1);
         let times = times.chain(self.asked.exchanges.pause);
+        let times = times.chain(self.undone_at(config));
         times.filter(|at| *at > now).min()
     }
 
@@ -579,10 +580,13 @@ impl Member {
     /// The most of a VM's memory that may go at once whatever else allows more, bytes: pages in use of memory that is unplugged
     /// move to what the guest's nodes have free. Of what others lent the guest makes so much free as may be taken at once.
     #[must_use]
-    pub fn most_taken(&self, config: &ArbiterConfig) -> u64 {
+    pub fn most_taken(&self, now: Tick, config: &ArbiterConfig) -> u64 {
         let unplugs = self.sizes.as_ref().is_some_and(|sizes| sizes.unplugs);
         match self.need.filter(|_| unplugs) {
-            Some((_, need)) => need.free_bytes.max(self.lent().min(self.pace(config))),
+            Some((_, need)) => {
+                let called = self.called_back(now, config);
+                need.free_bytes.max(called.min(self.pace(config)))
+            }
             None => u64::MAX,
         }
     }

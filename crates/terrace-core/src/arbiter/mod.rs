@@ -584,7 +584,7 @@ impl Arbiter {
         if let Some(member) = self.members.get_mut(&step.provider) {
             member.asked.pending = Some((id, step.to.clone()));
             if step.is_exchange {
-                member.begin_exchange(now, &step.from);
+                member.begin_exchange(now, &step.from, &step.to);
             }
             if !step.grows() {
                 member.gives_cache(now, step, &self.config);

@@ -41,6 +41,11 @@ impl Step {
         sum(&self.to) > sum(&self.from)
     }
 
+    /// Memory that the VM is to have beyond what it has, bytes.
+    pub fn more(&self) -> u64 {
+        sum(&self.to).saturating_sub(sum(&self.from))
+    }
+
     /// The direction of a tier; `None` if it stays.
     pub fn direction(&self, tier: usize) -> Option<Direction> {
         match self.to[tier].cmp(&self.from[tier]) {
@@ -154,17 +159,21 @@ pub(super) fn towards(
         host,
     };
     let mut room = host.room(members);
-    steps.extend(growth.steps(grow, &mut room));
+    let grown = growth.steps(grow, &mut room);
+    let more = grown.iter().map(Step::more).fold(0, u64::saturating_add);
+    let headroom = host.headroom.saturating_sub(more);
+    steps.extend(grown);
     // The reserve is theirs who swap.
     if on.takes == Takes::All && !members.values().any(Member::is_swapping) {
-        steps.extend(growth.exchanges(exchange, room));
+        steps.extend(growth.exchanges(exchange, room, headroom));
     }
     steps
 }
 
 /// The sizes that a VM may have now on its way down.
 fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Option<Vec<u64>> {
-    let (has, lent, now) = (member.size(), member.lent(), on.now);
+    let (has, now) = (member.size(), on.now);
+    let lent = member.called_back(now, config);
     // Its own memory is not taken while it swaps or loses more than before it shrank last, nor twice in a cycle.
     let is_short = member.is_swapping() || member.suffers();
     let only_lent = is_short || on.takes == Takes::Lent;
@@ -189,10 +198,12 @@ fn shrunk(on: On, member: &Member, target: &[u64], config: &ArbiterConfig) -> Op
     if stays {
         limit = limit.max(spare.min(beyond));
     }
-    let limit = limit.min(member.most_taken(config));
+    let limit = limit.min(member.most_taken(now, config));
     let limit = limit.min(has.saturating_sub(member.floor(now)));
     // What is in use and goes all the same. If it is not known where memory is free, it may be anywhere.
     let in_use = match stays {
+        // What came is taken even so if what is to go is used for long.
+        true if member.is_undone(now, config) => member.exchanged(),
         true => 0,
         false if member.uses.tiers.is_none() => u64::MAX,
         false => has.saturating_sub(sum(target)).saturating_sub(spare),
@@ -254,8 +265,8 @@ impl Growth<'_> {
     }
 
     /// Memory that comes for which as much of another tier is to go: no more than half of the reserve, and as much as may be
-    /// taken at once.
-    fn exchanges(&self, wanted: Vec<Grows<'_>>, mut room: Kinds) -> Vec<Step> {
+    /// taken at once. `headroom`: the most for all together.
+    fn exchanges(&self, wanted: Vec<Grows<'_>>, mut room: Kinds, mut headroom: u64) -> Vec<Step> {
         let mut steps = Vec::new();
         for (id, member, target) in wanted {
             if !member.may_exchange(self.now) {
@@ -264,7 +275,8 @@ impl Growth<'_> {
             let (from, tiers) = (member.sizes_each(), member.tiers());
             let mut to = from.clone();
             let most = member.may_have().saturating_sub(sum(&from));
-            let mut left = most.min(member.pace(self.config));
+            let most = most.min(goes(member, target));
+            let mut left = most.min(member.pace(self.config)).min(headroom);
             for (i, tier) in member.sizes.iter().flat_map(|of| &of.tiers).enumerate() {
                 let kind = kind(tiers, i);
                 let there = room[kind].saturating_sub(self.host.reserve[kind] / 2);
@@ -275,16 +287,19 @@ impl Growth<'_> {
                 to[i] = tier.up_by(wants.min(there).min(left)).max(from[i]);
                 left = left.saturating_sub(to[i] - from[i]);
             }
-            if !matters(sum(&from), sum(&to), self.config) {
+            // What goes again must be outside of the dead band, too.
+            if !matters(sum(&to), sum(&from), self.config) {
                 continue;
             }
             for (tier, (to, from)) in to.iter().zip(&from).enumerate() {
                 room.take(kind(tiers, tier), to - from);
             }
-            steps.push(Step {
+            let step = Step {
                 is_exchange: true,
                 ..Step::new(id, from, to)
-            });
+            };
+            headroom -= step.more();
+            steps.push(step);
         }
         steps
     }
@@ -333,6 +348,16 @@ impl Growth<'_> {
         let part = part.checked_div(peers).unwrap_or(0);
         u64::try_from(part).unwrap_or(u64::MAX).min(there)
     }
+}
+
+/// Memory in whole blocks that goes of tiers which shrink, bytes.
+fn goes(member: &Member, target: &[u64]) -> u64 {
+    let tiers = member.sizes.iter().flat_map(|of| &of.tiers);
+    let less = tiers.zip(target).map(|(tier, to)| {
+        let to = tier.down_by(tier.size.saturating_sub(*to));
+        tier.size - to
+    });
+    less.fold(0, u64::saturating_add)
 }
 
 /// Whether a tier of the VM changed in the other direction a short while ago.

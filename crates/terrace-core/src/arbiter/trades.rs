@@ -549,7 +549,7 @@ impl Trading {
         }
         let most = member.pace(config).max(member.free_of(tier));
         let most = most.min(total.saturating_sub(member.floor(now)));
-        let most = most.min(member.most_taken(config));
+        let most = most.min(member.most_taken(now, config));
         let less = of.size - of.down_by(most.min(of.size.saturating_sub(size)));
         // What it bought it may have to give back, but no more while it lacks memory.
         let is_short = total.saturating_sub(less).saturating_add(block) < self.began;
