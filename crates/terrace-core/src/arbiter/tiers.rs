@@ -13,7 +13,10 @@ use super::member::Member;
 use super::sum;
 use crate::config::{ArbiterConfig, Rule};
 use crate::provision::Sizes;
-use crate::share::{FairNeed, FastNeed, Loss, by_gain, in_proportion, least_slowdown};
+use crate::share::{FairNeed, FastNeed, Heat, Loss, by_gain, in_proportion, least_slowdown};
+
+/// Memory stays in the fast tier unless other memory has more accesses than it by one in so many.
+const STAYS: u64 = 8;
 
 /// A VM, its total, and the bounds of its fast memory.
 struct Party<'a> {
@@ -65,13 +68,37 @@ impl<'a> Party<'a> {
         }
     }
 
+    /// Its memory by heat. What fast memory it has now counts a little more: what is observed varies, and memory that went to and
+    /// fro by that would gain nobody anything.
+    fn heat(&self) -> Vec<Heat> {
+        let mut within = self.keeps();
+        let mut all = Vec::with_capacity(self.member.demand.heat.len() + 1);
+        for group in self.member.demand.heat.iter() {
+            let here = within.min(group.bytes);
+            within -= here;
+            for (bytes, is_here) in [(here, true), (group.bytes - here, false)] {
+                let accesses = u128::from(group.accesses_per_s) * u128::from(bytes);
+                let accesses = accesses.checked_div(u128::from(group.bytes)).unwrap_or(0);
+                let accesses_per_s = u64::try_from(accesses).unwrap_or(u64::MAX);
+                if bytes > 0 {
+                    let more = if is_here { accesses_per_s / STAYS } else { 0 };
+                    all.push(Heat {
+                        bytes,
+                        accesses_per_s: accesses_per_s.saturating_add(more),
+                    });
+                }
+            }
+        }
+        all
+    }
+
     fn need(&self, keeps: u64) -> FastNeed {
         let bounds = self.bounds(keeps);
         FastNeed {
             weight: self.member.rights.weight,
             floor_bytes: bounds.0,
             ceiling_bytes: bounds.1,
-            heat: self.member.demand.heat.to_vec(),
+            heat: self.heat(),
             // All VMs have the same tiers.
             extra_ns: 1,
         }
@@ -178,10 +205,7 @@ impl<'a> Split<'a> {
 
     fn losses(&self) -> Vec<Option<Loss>> {
         let extra = self.config.slow_access_extra_ns;
-        let loss = |party: &Party<'_>| {
-            let heat = &party.member.demand.heat;
-            party.knows().then(|| Loss::of_heat(heat, extra))
-        };
+        let loss = |party: &Party<'_>| party.knows().then(|| Loss::of_heat(&party.heat(), extra));
         self.parties.iter().map(loss).collect()
     }
 
@@ -218,7 +242,6 @@ mod tests {
 
     use super::*;
     use crate::provision::TierSize;
-    use crate::share::Heat;
 
     /// A VM of these sizes, which may have 1,000 of each tier. `heat`: bytes and accesses, the hottest first.
     fn member(sizes: [u64; 2], heat: &[(u64, u64)]) -> Member {

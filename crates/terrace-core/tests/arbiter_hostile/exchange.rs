@@ -334,3 +334,28 @@ fn what_was_undone_is_not_begun_anew_at_once() {
         assert!(orders.iter().all(|orders| *orders <= 14), "{orders:?}");
     }
 }
+
+/// What is observed varies from round to round: memory that went to and fro by that would gain nobody anything.
+#[test]
+fn noise_in_the_heat_moves_little_memory() {
+    for config in rules() {
+        // `fair` has all equally slow, so it follows what is observed by a fiftieth of a VM at a time.
+        let most = if config.rule == Rule::Fair { 30 } else { 0 };
+        let mut rig = Rig::new(config, vec![hot(), hot(), hot()]);
+        let mut random = 1_u64;
+        let mut orders = [0; 2];
+        for second in 0..3600_usize {
+            if second.is_multiple_of(5) {
+                for vm in rig.host.vms.values_mut() {
+                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    // 5 % more or less.
+                    vm.heat[0].accesses_per_s = 95_000 + (random >> 33) % 10_001;
+                }
+            }
+            rig.step();
+            orders[second / 1800] = rig.host.vms.values().map(|vm| vm.orders).sum();
+        }
+        let second = orders[1] - orders[0];
+        assert!(second <= most, "{second} orders in the second half hour");
+    }
+}
