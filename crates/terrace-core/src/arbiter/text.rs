@@ -70,6 +70,9 @@ pub(super) fn step(
         true if step.is_exchange => {
             "this tier saves it more time: it comes first, and as much of another tier goes then"
         }
+        false if member.undoes_exchange(on.now, config).is_some() => {
+            "what was to go for it of another tier is in use: what came goes again"
+        }
         false if member.exchanged() > 0 => "it got as much of another tier",
         true => "of what others do not use",
         false if on.excess > 0 => {

@@ -6,7 +6,7 @@ use terrace_proto::provision::{
 };
 use terrace_proto::{OrderId, Tick};
 
-use super::text::{size, tier_name};
+use super::text::{apart, tier_name};
 
 /// An order that was given.
 pub(super) struct Order {
@@ -176,15 +176,15 @@ pub(super) fn text(
     let asked = if kind.knows_tiers() { asked } else { &whole };
     let tiers = status.tiers.iter().zip(wanted).enumerate();
     let each = tiers.filter_map(|(i, (tier, wanted))| {
-        let (name, from) = (tier_name(kind, i), size(tier.size_bytes));
-        let wanted = (*wanted)?;
+        let (name, wanted) = (tier_name(kind, i), (*wanted)?);
+        let (from, to) = apart(tier.size_bytes, wanted);
         let asked = asked.get(i).copied().flatten();
         let rounded = asked.filter(|asked| *asked != wanted).map(|asked| {
             let [asked, block] = [asked, tier.block_bytes].map(Bytes);
             format!(" ({asked} rounded down to blocks of {block})")
         });
         let rounded = rounded.unwrap_or_default();
-        Some(format!("{name} {from} → {}{rounded}", size(wanted)))
+        Some(format!("{name} {from} → {to}{rounded}"))
     });
     each.collect::<Vec<_>>().join(", ")
 }

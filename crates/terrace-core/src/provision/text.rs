@@ -20,6 +20,19 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// Two sizes, so exact that they differ if they do: in tenths of MiB.
+pub(super) fn apart(from: u64, to: u64) -> (String, String) {
+    let (a, b) = (size(from), size(to));
+    if a != b || from == to {
+        return (a, b);
+    }
+    let exact = |bytes: u64| {
+        let tenths = (u128::from(bytes) * 10) >> 20;
+        format!("{}.{} MiB", tenths / 10, tenths % 10)
+    };
+    (exact(from), exact(to))
+}
+
 /// The share of memory that was really given back, in hundredths: `0.50`.
 pub(super) fn share(part: u64, whole: u64) -> String {
     let hundredths =
