@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize as _;
+use terrace_core::arbiter::Rule;
 use terrace_core::{EngineConfig, TierConfig};
 use terrace_host::qemu::who::HypervisorConfig;
 use terrace_host::topology::{Tier, Topology, empty_second};
@@ -224,6 +225,33 @@ impl Config {
         if defaults && self.vms.is_empty() {
             warnings.push(format!("defaults: {what}"));
         }
+        warnings.extend(self.balance_warnings());
+        warnings
+    }
+
+    fn balance_warnings(&self) -> Vec<String> {
+        let arbiter = &self.engine.arbiter;
+        if arbiter.rule == Rule::Off {
+            return Vec::new();
+        }
+        let mut warnings = Vec::new();
+        let names = self.vms.keys().map(String::as_str).chain([""]);
+        let takes_part = |name: &str| self.vm(name).is_ok_and(|vm| vm.balance.takes_part());
+        if !arbiter.observe && !names.into_iter().any(takes_part) {
+            warnings.push(
+                "balance.mode: no VM has a memory_floor, so none takes part. Set it under [vm.NAME] or [defaults]"
+                    .to_owned(),
+            );
+        }
+        let has_capacity = |tier: &&TierNodes| tier.engine.capacity_bytes.is_some();
+        let (with, without): (Vec<_>, Vec<_>) = self.tiers.iter().partition(has_capacity);
+        if let (Some(with), Some(without)) = (with.first(), without.first()) {
+            let [with, without] = [with, without].map(|tier| &tier.engine.name);
+            warnings.push(format!(
+                "tier.capacity: memory is shared as if there were no capacity, because tier {with} has one and tier {without} \
+                 has none"
+            ));
+        }
         warnings
     }
 
@@ -441,6 +469,18 @@ mod tests {
             error.contains("engine.policy.hotness_threshold = 200 is out of range"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn balancing_that_does_nothing_is_warned_of() {
+        let warnings = |text: &str| Config::parse(text).unwrap().warnings();
+        let on = "[balance]\nmode = \"on\"\n";
+        assert!(warnings(on)[0].contains("no VM has a memory_floor"));
+        assert!(warnings(&format!("{on}[vm.a]\nmemory_floor = \"1GiB\"\n")).is_empty());
+        assert!(warnings(&format!("{on}[defaults]\nmemory_floor = \"1GiB\"\n")).is_empty());
+        let tiers = "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"4GiB\"\n[[tier]]\nname = \"b\"\nnodes = [1]\n";
+        assert!(warnings(tiers)[0].contains("tier a has one and tier b has none"));
+        assert!(warnings(&format!("[balance]\nmode = \"off\"\n{tiers}")).is_empty());
     }
 
     #[test]
