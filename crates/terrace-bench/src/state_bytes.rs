@@ -91,6 +91,7 @@ impl StateRun {
             | Action::Withdraw(..)
             | Action::Answer(_)
             | Action::LetGo(_)
+            | Action::Collapse(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

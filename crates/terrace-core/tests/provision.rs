@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use terrace_core::EngineConfig;
 use terrace_core::session::replay::replay;
 use terrace_proto::provision::{
-    NotOrdered, OrderState, Ordered, ProviderError, ProviderStatus, TierStatus, Verified,
+    NotOrdered, OrderState, Ordered, ProviderError, ProviderKind, ProviderStatus, TierStatus,
+    Verified,
 };
-use terrace_proto::{OrderId, ProviderId, Tick};
+use terrace_proto::{Command, Event, OrderId, ProviderId, Tick};
 use terrace_testkit::log::written;
 use terrace_testkit::providers::{GIB, Provided, Providers};
 
@@ -308,4 +309,79 @@ proptest! {
         let log = written(host.log());
         prop_assert!(replay(&log[..]).is_ok());
     }
+}
+
+/// An engine that makes huge pages, and a VM with a balloon of which 100 blocks have single pages.
+fn ballooned(bytes_per_s: u64) -> Providers {
+    let mut config = EngineConfig::default();
+    config.provision.collapse_bytes_per_s = bytes_per_s;
+    let mut host = Providers::new(config, &[8 * GIB]);
+    let mut vm = Provided::settled(&[GIB]);
+    vm.kind = ProviderKind::Balloon;
+    vm.single_blocks = 100;
+    host.arrive(1, vm);
+    host.run_for(5);
+    host
+}
+
+/// Orders a size, and lets the guest take it.
+fn take_size(host: &mut Providers, bytes: u64) {
+    host.resize(1, &[Some(bytes)]);
+    answer(host).unwrap();
+    host.vms.get_mut(&1).unwrap().obey();
+    host.run_for(60);
+}
+
+#[test]
+fn a_balloon_that_gave_memory_back_gets_huge_pages_within_the_budget() {
+    let mut host = ballooned(64 << 20);
+    take_size(&mut host, 2 * GIB);
+    let steps = &host.vms[&1].collapses;
+    // A second's budget is 32 blocks; the rest of the minute is a pass that finds them huge again.
+    let first: Vec<_> = steps.iter().take(4).map(|step| (step.from, step.blocks)).collect();
+    assert_eq!(first, [(0, 32), (32, 32), (64, 32), (96, 32)]);
+    let said = host.said(1);
+    let has = "huge pages were made of 200 MiB: 0 % of its memory had them before, 100 % has them now";
+    assert!(said.iter().any(|said| said == has), "{said:?}");
+    let view = host.engine().provision().view(ProviderId(1), Tick(0)).unwrap();
+    assert_eq!(view.huge.unwrap().after_percent, Some(100.0));
+    let log: Vec<u8> = written(host.log());
+    let replayed = replay(&log[..]).unwrap();
+    assert_eq!((replayed.unrecorded_actions, replayed.skipped), (0, 0));
+}
+
+#[test]
+fn memory_is_left_as_it_is_where_a_balloon_took_some_or_nothing_is_asked_for() {
+    let mut shrunk = ballooned(64 << 20);
+    take_size(&mut shrunk, GIB / 2);
+    let mut off = ballooned(0);
+    take_size(&mut off, 2 * GIB);
+    let mut other = ballooned(64 << 20);
+    other.vms.get_mut(&1).unwrap().kind = ProviderKind::VirtioMem;
+    take_size(&mut other, 2 * GIB);
+    for host in [shrunk, off, other] {
+        assert!(host.vms[&1].collapses.is_empty());
+        let view = host.engine().provision().view(ProviderId(1), Tick(0));
+        assert_eq!(view.unwrap().huge, None);
+    }
+}
+
+#[test]
+fn what_pins_memory_and_a_pause_are_in_the_way_of_huge_pages() {
+    let mut host = ballooned(64 << 20);
+    host.vms.get_mut(&1).unwrap().pinned_by = Some("/dev/vfio/1".into());
+    take_size(&mut host, 2 * GIB);
+    let why = |host: &Providers| {
+        assert!(host.vms[&1].collapses.is_empty());
+        let view = host.engine().provision().view(ProviderId(1), Tick(0));
+        view.unwrap().huge.unwrap().why_not.unwrap()
+    };
+    assert_eq!(why(&host), "a device pins its memory");
+    host.hear(Event::Command(Command::Pause(None)));
+    host.vms.get_mut(&1).unwrap().pinned_by = None;
+    host.run_for(60);
+    assert!(why(&host).starts_with("an operator paused all VMs"));
+    host.hear(Event::Command(Command::Resume(None)));
+    host.run_for(10);
+    assert!(!host.vms[&1].collapses.is_empty());
 }

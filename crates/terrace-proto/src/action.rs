@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::provision::{ProviderQuery, SizeOrder, SizesAnswer};
+use crate::provision::{CollapseRequest, ProviderQuery, SizeOrder, SizesAnswer};
 use crate::{Gfn, OrderId, PlanId, Protection, ProviderId, RequestId, ScanRequest, TierId, VmId};
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
@@ -29,6 +29,8 @@ pub enum Action {
     Protect(Protection),
     /// Give all blocks of a VM their permission back.
     Unprotect(VmId),
+    /// Make huge pages of single ones; answered by one `Collapsed`.
+    Collapse(CollapseRequest),
 }
 
 impl Action {
@@ -45,7 +47,8 @@ impl Action {
             | Self::Resize(_)
             | Self::Withdraw(..)
             | Self::Answer(_)
-            | Self::LetGo(_) => None,
+            | Self::LetGo(_)
+            | Self::Collapse(_) => None,
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::provision::{OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted};
+use crate::provision::{
+    CollapseReport, OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted,
+};
 use crate::{
     AgentMemory, FaultReport, Gfn, GuestMemory, HostMemory, MemoryBalance, MemoryNeed,
     MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId,
@@ -74,6 +76,8 @@ pub enum Event {
     HostMemory(HostMemory),
     /// The word of an agent in a guest on its memory.
     AgentMemory(AgentMemory),
+    /// Huge pages were made of single ones, or not.
+    Collapsed(Box<CollapseReport>),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -69,6 +69,12 @@ const REGIONS: usize = 4096;
 const ENTRIES: usize = 1 << 16;
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SOFT_DIRTY: u64 = 1 << 55;
+/// The page is in swap.
+const ENTRY_SWAPPED: u64 = 1 << 62;
+/// The page is of a file or shared anonymous memory.
+const ENTRY_FILE: u64 = 1 << 61;
+/// The page is mapped once: no other process has it, nor does KSM share it. The zero page never has this bit.
+const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 
 impl Pagemap {
     /// Opens a pagemap file.
@@ -120,6 +126,26 @@ impl Pagemap {
             return Ok(runs);
         }
         self.by_read(start, end, ENTRY_SOFT_DIRTY)
+    }
+
+    /// Whether each page from `start` to `end` (both whole pages) is there, anonymous memory, and the process's alone: not the
+    /// zero page, nor one that KSM shares.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn all_own(&self, start: u64, end: u64) -> Result<bool, SysError> {
+        const BITS: u64 = ENTRY_PRESENT | ENTRY_SWAPPED | ENTRY_FILE | ENTRY_EXCLUSIVE;
+        let pages = usize::try_from((end - start) / PAGE_SIZE).unwrap_or(usize::MAX);
+        let mut entries = vec![0_u8; pages.saturating_mul(8)];
+        let got = self.file.read_at(&mut entries, start / PAGE_SIZE * 8);
+        let got = got.map_err(|source| SysError {
+            call: "read",
+            what: format!("pagemap at address {start:#x}"),
+            source,
+        })?;
+        let is_own =
+            |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & BITS == ENTRY_PRESENT | ENTRY_EXCLUSIVE;
+        Ok(got == entries.len() && entries.as_chunks::<8>().0.iter().all(is_own))
     }
 
     fn by_scan(&self, start: u64, end: u64, category: u64) -> Result<Vec<PageRun>, SysError> {
@@ -328,6 +354,24 @@ mod tests {
         let me = Process::open(Path::new("/proc"), std::process::id()).unwrap();
         clear_soft_dirty(&clear_refs, &me).unwrap();
         assert_eq!(written(), "4");
+    }
+
+    #[test]
+    fn pages_that_are_there_and_nobody_elses_are_distinguished() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pagemap");
+        let own = ENTRY_PRESENT | ENTRY_EXCLUSIVE;
+        let others = [ENTRY_PRESENT, own | ENTRY_FILE, ENTRY_SWAPPED | ENTRY_EXCLUSIVE, 0];
+        for other in others {
+            let entries = [own, own | ENTRY_SOFT_DIRTY, own, other].map(u64::to_ne_bytes);
+            std::fs::write(&path, entries.as_flattened()).unwrap();
+            let pagemap = Pagemap::open(&path).unwrap();
+            assert!(pagemap.all_own(0, 3 * PAGE_SIZE).unwrap());
+            assert!(pagemap.all_own(PAGE_SIZE, 2 * PAGE_SIZE).unwrap());
+            assert!(!pagemap.all_own(0, 4 * PAGE_SIZE).unwrap(), "{other:#x}");
+            // What the kernel does not report is not there.
+            assert!(!pagemap.all_own(2 * PAGE_SIZE, 9 * PAGE_SIZE).unwrap());
+        }
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl Process {
         self.pid
     }
 
+    /// The descriptor by which calls name the process.
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
     /// Time of the start, clock ticks after boot: with the number, the process's identity across restarts of ours.
     #[must_use]
     pub fn start_time(&self) -> u64 {

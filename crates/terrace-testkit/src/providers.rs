@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use terrace_core::{EngineConfig, Session};
 use terrace_proto::log::{Record, Start};
 use terrace_proto::provision::{
-    Mechanism, NodeMemory, NotOrdered, OrderOutcome, OrderWithdrawal, Ordered, Origin, OtherUsers,
+    BlockOutcome, BlockStatus, CollapseReport, CollapseRequest, Collapsed, HugeBacking, Mechanism,
+    NodeMemory, NotOrdered, OrderOutcome, OrderWithdrawal, Ordered, Origin, OtherUsers,
     ProviderError, ProviderKind, ProviderReport, ProviderSpec, ProviderStatus, SizesWanted,
     TierStatus, Verified,
 };
@@ -18,6 +19,12 @@ pub const GIB: u64 = 1 << 30;
 pub struct Provided {
     /// The provider's report, or its error.
     pub status: Result<ProviderStatus, ProviderError>,
+    /// The mechanism.
+    pub kind: ProviderKind,
+    /// Blocks of 2 MiB that huge pages can be made of, from the first one on.
+    pub single_blocks: u64,
+    /// Requests to make huge pages.
+    pub collapses: Vec<CollapseRequest>,
     /// Whether looks remain unanswered.
     pub hangs: bool,
     /// Whether orders are neither answered nor taken.
@@ -26,6 +33,8 @@ pub struct Provided {
     pub ordered: Vec<Vec<Option<u64>>>,
     /// The device or process that pins the VM's memory.
     pub pinned_by: Option<String>,
+    /// Blocks that are huge pages by now.
+    huge_blocks: u64,
     order: OrderId,
     unanswered: Option<OrderId>,
 }
@@ -42,10 +51,14 @@ impl Provided {
                 tiers: tiers.collect(),
                 ..ProviderStatus::default()
             }),
+            kind: ProviderKind::HyperFlex,
+            single_blocks: 0,
+            collapses: Vec::new(),
             hangs: false,
             hangs_at_orders: false,
             ordered: Vec::new(),
             pinned_by: None,
+            huge_blocks: 0,
             order: OrderId(0),
             unanswered: None,
         }
@@ -192,7 +205,7 @@ impl Providers {
                     provider: request.provider,
                     number: request.number,
                     mechanism: Some(Mechanism {
-                        kind: ProviderKind::HyperFlex,
+                        kind: vm.kind,
                         name: "HyperFlex".into(),
                         at: "a test".into(),
                     }),
@@ -231,6 +244,10 @@ impl Providers {
                 self.answers.push_back(answer.result);
                 None
             }
+            Action::Collapse(request) => {
+                let vm = self.vms.get_mut(&request.provider.0)?;
+                Some(vm.collapse(request))
+            }
             Action::LetGo(_)
             | Action::Scan(_)
             | Action::QueryPlacement(_)
@@ -242,6 +259,36 @@ impl Providers {
 }
 
 impl Provided {
+    /// Makes huge pages of as many blocks as it may.
+    fn collapse(&mut self, request: CollapseRequest) -> Event {
+        let (all, was) = (self.single_blocks, self.huge_blocks);
+        let from = request.from.max(was);
+        let end = from.saturating_add(request.blocks.into()).min(all);
+        self.huge_blocks = end;
+        let outcome = |block| BlockOutcome {
+            block,
+            status: BlockStatus::Collapsed,
+        };
+        let backing = |blocks: u64| HugeBacking {
+            present_bytes: all << 21,
+            huge_bytes: blocks << 21,
+        };
+        let done = Collapsed {
+            before: backing(was),
+            after: backing(end),
+            blocks: (from..end).map(outcome).collect(),
+            next: (end < all).then_some(end),
+        };
+        let report = CollapseReport {
+            provider: request.provider,
+            number: request.number,
+            result: Ok(done),
+            elapsed_ns: 0,
+        };
+        self.collapses.push(request);
+        Event::Collapsed(Box::new(report))
+    }
+
     fn take(&mut self, order: OrderId, size_bytes: &[Option<u64>]) {
         (self.order, self.unanswered) = (order, None);
         self.ordered.push(size_bytes.to_vec());

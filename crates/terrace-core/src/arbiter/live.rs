@@ -91,6 +91,24 @@ impl Arbiter {
         self.members.get(&id)?.rights.vm
     }
 
+    /// The reason why no huge pages are made of a VM's memory for now; `None`: none is known here.
+    #[must_use]
+    pub fn keeps_single_pages(&self, now: Tick, id: ProviderId) -> Option<String> {
+        if self.halted {
+            return Some("an operator paused all VMs (`terrace resume` undoes it)".into());
+        }
+        // Collapsing takes free huge pages, and the kernel looks for them by reclaim.
+        if self.shortage.lacks(now) > 0 {
+            return Some("the host is short of memory".into());
+        }
+        let member = self.members.get(&id)?;
+        if member.is_swapping() {
+            return Some("its guest swaps".into());
+        }
+        let stands = member.facts.standing.keeps_single_pages();
+        stands.map(|alone| alone.text().into())
+    }
+
     /// Takes in facts that decide whether a VM is left alone.
     pub fn standing(&mut self, now: Tick, seen: MemoryStanding) {
         self.judge_standing(now, seen.provider, |standing| standing.see(now, seen));

@@ -100,6 +100,20 @@ impl Standing {
         std::mem::replace(&mut self.alone, alone) != alone
     }
 
+    /// The reason why no huge pages are made of its memory, if that is one of these: an operator paused it, it is stopped or
+    /// migrates, or it has no single pages.
+    pub fn keeps_single_pages(&self) -> Option<Alone> {
+        let seen = self.seen.as_ref();
+        let is = |of: fn(&MemoryStanding) -> bool| seen.is_some_and(of);
+        match () {
+            () if self.is_halted => Some(Alone::Halted),
+            () if is(|seen| seen.is_hugetlb) => Some(Alone::HugePages),
+            () if is(|seen| seen.is_migrating == Some(true)) => Some(Alone::Migrating),
+            () if is(|seen| seen.is_paused == Some(true)) => Some(Alone::Paused),
+            () => None,
+        }
+    }
+
     fn reason(&self, now: Tick, config: &ArbiterConfig) -> Option<Alone> {
         if self.is_halted {
             return Some(Alone::Halted);

@@ -18,6 +18,7 @@ mod explain;
 mod fast_heat;
 pub mod heat;
 mod history;
+mod huge;
 mod intermittent;
 mod landing;
 mod migration;
@@ -191,6 +192,7 @@ impl Engine {
             Event::OrderOutcome(outcome) => self.provision.outcome(now, &outcome),
             Event::OrderWithdrawal(withdrawal) => self.provision.withdrawn(now, withdrawal),
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
+            Event::Collapsed(report) => self.collapsed(now, &report),
             Event::Faulted(report) => self.faulted(&report),
             Event::Statistics(seen) => self.statistics(now, &seen),
             Event::MemoryTraffic(seen) => self.with(seen.vm, |vm, _| vm.size.traffic(now, seen)),
@@ -205,6 +207,7 @@ impl Engine {
             | Event::AgentMemory(_) => {}
         }
         self.arbitrate(now);
+        self.collapse(now);
         self.provision.advance(now);
         // The changes of an event count for the moves that it lets continue.
         self.share_out();

@@ -23,6 +23,9 @@ pub struct ProvisionConfig {
     /// The least size that a HyperFlex guest's first tier may be ordered to have, bytes: below 64 MiB no Linux lives,
     /// and a number so small is more likely a wrong unit.
     pub least_first_tier_bytes: u64,
+    /// Memory that huge pages are made of in a second for one VM whose balloon gave some back, bytes; 0: none. None, as in
+    /// logs from before there was any.
+    pub collapse_bytes_per_s: u64,
 }
 
 impl Default for ProvisionConfig {
@@ -35,6 +38,7 @@ impl Default for ProvisionConfig {
             patience_ms: 3_000,
             driver_ms: 30_000,
             least_first_tier_bytes: 64 << 20,
+            collapse_bytes_per_s: 0,
         }
     }
 }

@@ -12,6 +12,7 @@
 pub mod admission;
 mod config;
 mod guest;
+mod huge;
 mod liveness;
 mod order;
 mod pins;
@@ -81,8 +82,9 @@ impl Provision {
     /// The latest time at which something is to be done.
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
-        let providers =
-            providers.flat_map(|p| [p.queries.due(), p.liveness.hangs_at(&self.config)]);
+        let providers = providers.flat_map(|p| {
+            [p.queries.due(), p.liveness.hangs_at(&self.config), p.huge.due()]
+        });
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()
     }
@@ -139,6 +141,10 @@ impl Provision {
         let was_met = provider.queries.was_met;
         provider.take(now, report, asked, &self.config);
         provider.queries.pause(now, &self.config);
+        self.size_seen(now, id);
+        let Some(provider) = self.providers.get_mut(&id) else {
+            return;
+        };
         let status = report.status.as_ref();
         let is_met = status.is_ok_and(ProviderStatus::is_met);
         // The guest reports that it is done. Before that counts, the host's memory is verified once.

@@ -9,6 +9,7 @@ use terrace_proto::{OrderId, Tick};
 use super::admission::Claim;
 use super::config::ProvisionConfig;
 use super::guest::{Guest, MIN_REPEAT};
+use super::huge::Huge;
 use super::liveness::Liveness;
 use super::order::{Order, OrderBook};
 use super::pins::Pins;
@@ -37,6 +38,7 @@ pub(super) struct Provider {
     pub queries: Queries,
     pub verdicts: Verdicts,
     pub guest: Guest,
+    pub huge: Huge,
 }
 
 /// A report that brought a status.
@@ -63,6 +65,7 @@ impl Provider {
             queries: Queries::new(now),
             verdicts: Verdicts::default(),
             guest: Guest::default(),
+            huge: Huge::default(),
         }
     }
 

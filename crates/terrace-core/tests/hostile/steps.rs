@@ -262,6 +262,7 @@ impl World {
             | Action::Withdraw(..)
             | Action::Answer(_)
             | Action::LetGo(_)
+            | Action::Collapse(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

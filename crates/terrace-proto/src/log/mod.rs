@@ -194,6 +194,7 @@ impl Record {
                 Event::GuestMemory(e) => body(EVENT + 28, e),
                 Event::HostMemory(e) => body(EVENT + 29, e),
                 Event::AgentMemory(e) => body(EVENT + 30, e),
+                Event::Collapsed(e) => body(EVENT + 31, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -206,6 +207,7 @@ impl Record {
                 Action::LetGo(a) => body(ACTION + 7, a),
                 Action::Protect(a) => body(ACTION + 8, a),
                 Action::Unprotect(a) => body(ACTION + 9, a),
+                Action::Collapse(a) => body(ACTION + 10, a),
             },
             Self::Ranges(record) => record.encode(),
         }
@@ -219,7 +221,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 30;
+        const EVENT_LAST: u16 = EVENT + 31;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -253,7 +255,8 @@ impl Record {
                 27 => of(b, |e| Self::Event(Event::MemoryBalance(e))),
                 28 => of(b, |e| Self::Event(Event::GuestMemory(e))),
                 29 => of(b, |e| Self::Event(Event::HostMemory(e))),
-                _ => of(b, |e| Self::Event(Event::AgentMemory(e))),
+                30 => of(b, |e| Self::Event(Event::AgentMemory(e))),
+                _ => of(b, |e| Self::Event(Event::Collapsed(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -265,6 +268,7 @@ impl Record {
             0x207 => of(b, |a| Self::Action(Action::LetGo(a))),
             0x208 => of(b, |a| Self::Action(Action::Protect(a))),
             0x209 => of(b, |a| Self::Action(Action::Unprotect(a))),
+            0x20a => of(b, |a| Self::Action(Action::Collapse(a))),
             _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }

@@ -149,6 +149,52 @@ fn records_of_demand_are_read_back() {
 }
 
 #[test]
+fn records_of_huge_pages_are_read_back() {
+    use crate::ProviderId;
+    use crate::provision::*;
+    let outcome = |block, status| BlockOutcome { block, status };
+    let backing = |huge_bytes| HugeBacking {
+        present_bytes: 300,
+        huge_bytes,
+    };
+    let collapsed = Collapsed {
+        before: backing(1),
+        after: backing(2),
+        blocks: vec![
+            outcome(7, BlockStatus::Collapsed),
+            outcome(8, BlockStatus::Busy),
+            outcome(9, BlockStatus::Failed(22)),
+        ],
+        next: Some(10),
+    };
+    let report = |result| {
+        Record::Event(Event::Collapsed(Box::new(CollapseReport {
+            provider: ProviderId(3),
+            number: 4,
+            result,
+            elapsed_ns: 5,
+        })))
+    };
+    let all = [
+        report(Ok(collapsed)),
+        report(Err(NotCollapsed::NotNow("it is stopped".into()))),
+        report(Err(NotCollapsed::Never("no such call".into()))),
+        Record::Action(Action::Collapse(CollapseRequest {
+            provider: ProviderId(3),
+            number: 4,
+            from: 7,
+            blocks: 32,
+            leave: vec![8, 300],
+            host_reserve_percent: 5,
+        })),
+    ];
+    let all: Vec<_> = all.into_iter().map(|record| (Tick(3), record)).collect();
+    assert_eq!(read(&written(&all)), (all.clone(), 0, false));
+    let kinds = all.iter().map(|(_, record)| record.encode().unwrap().0);
+    assert_eq!(kinds.collect::<Vec<_>>(), [0x11f, 0x11f, 0x11f, 0x20a]);
+}
+
+#[test]
 fn commands_keep_their_numbers() {
     let commands = [
         Command::Pause(None),

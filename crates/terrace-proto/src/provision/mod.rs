@@ -2,10 +2,14 @@
 //!
 //! All sizes are bytes, and lists of tiers begin with the fastest.
 
+mod huge;
 mod status;
 
+pub use huge::{
+    BlockOutcome, BlockStatus, CollapseReport, CollapseRequest, Collapsed, HugeBacking, NotCollapsed,
+};
 pub use status::{
-    AgesPoint, AgesStatus, BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered,
+    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState, OrderView, Ordered,
     ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 

@@ -68,6 +68,24 @@ pub struct ProvisioningStatus {
     pub balance: Option<BalanceStatus>,
     /// The last changes of its memory by that, oldest first: at most 16.
     pub changes: Vec<SizeChange>,
+    /// Huge pages behind its memory since it last grew; `null` if Terrace never let it grow, or makes none.
+    pub huge: Option<HugeStatus>,
+}
+
+/// Huge pages that are made of the single pages that a balloon gave back to its guest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HugeStatus {
+    /// The share of huge pages before, percent; `null` if it is not known yet.
+    pub before_percent: Option<f64>,
+    /// The share of huge pages by the last step, percent.
+    pub after_percent: Option<f64>,
+    /// Memory that huge pages were made of, bytes.
+    pub collapsed_bytes: u64,
+    /// Whether more is done without another growth.
+    pub is_under_way: bool,
+    /// The reason why none are made now; `null` if there is none.
+    pub why_not: Option<String>,
 }
 
 /// A change of a VM's memory by the sharing of memory between VMs.

@@ -65,7 +65,8 @@ impl Management {
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)
-            | Action::LetGo(_) => return,
+            | Action::LetGo(_)
+            | Action::Collapse(_) => return,
             // Done by the vCPU that faulted.
             Action::Protect(_) | Action::Unprotect(_) => return,
             Action::Scan(request) => Work::Scan(request),

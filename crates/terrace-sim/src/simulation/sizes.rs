@@ -281,7 +281,9 @@ impl Simulation {
                 self.answered(answer);
                 None
             }
-            Action::LetGo(_)
+            // Never decided: its configuration names no rate.
+            Action::Collapse(_)
+            | Action::LetGo(_)
             | Action::Scan(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)

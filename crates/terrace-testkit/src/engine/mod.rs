@@ -205,6 +205,7 @@ impl Host {
             | Action::Withdraw(..)
             | Action::Answer(_)
             | Action::LetGo(_)
+            | Action::Collapse(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

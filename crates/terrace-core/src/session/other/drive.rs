@@ -111,7 +111,8 @@ impl Driver {
                 | Action::Resize(_)
                 | Action::Withdraw(..)
                 | Action::Answer(_)
-                | Action::LetGo(_),
+                | Action::LetGo(_)
+                | Action::Collapse(_),
             ) => {}
             // Its faults are this log's alone.
             Record::Action(Action::Protect(_) | Action::Unprotect(_)) => {}
@@ -184,7 +185,8 @@ impl Driver {
             | Event::MemoryBalance(_)
             | Event::GuestMemory(_)
             | Event::HostMemory(_)
-            | Event::AgentMemory(_) => {}
+            | Event::AgentMemory(_)
+            | Event::Collapsed(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {
@@ -399,7 +401,8 @@ impl Driver {
                     | Action::Resize(_)
                     | Action::Withdraw(..)
                     | Action::Answer(_)
-                    | Action::LetGo(_) => {}
+                    | Action::LetGo(_)
+                    | Action::Collapse(_) => {}
                     // Which accesses would have faulted is not in the log.
                     Action::Protect(_) | Action::Unprotect(_) => {}
                 }

@@ -1,0 +1,93 @@
+//! `process_madvise(2)` with `MADV_COLLAPSE`: making a huge page of single ones in another process.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::{Process, SysError};
+
+/// The number of `process_madvise(2)`, the same on all machines.
+pub const PROCESS_MADVISE: u32 = 440;
+/// The advice of `asm-generic/mman-common.h` (Linux 6.1).
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// The reason why the kernel collapses nothing at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CollapseError {
+    /// The kernel has no such call, or does not know the advice.
+    #[error("the kernel cannot collapse memory of other processes (Linux 6.1 can): {0}")]
+    NotKnown(SysError),
+    /// The caller may not.
+    #[error("{0}: collapsing memory of another process takes CAP_SYS_NICE and CAP_SYS_PTRACE")]
+    NotAllowed(SysError),
+    /// The process has ended.
+    #[error(transparent)]
+    Gone(SysError),
+}
+
+/// The port over `process_madvise(2)`, so that tests bring a kernel of their own.
+pub trait Collapse {
+    /// Finds out whether memory of this process can be collapsed; changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn probe(&self, process: &Process) -> Result<(), CollapseError>;
+
+    /// Makes one huge page of the pages from `start` on, `len` bytes: a block of 2 MiB. The kernel allocates what is missing
+    /// of the block, so the caller checks before that nothing is.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EBUSY`: some page was in use; `ENOMEM`: there was no free huge page; others: the kernel refuses the block.
+    fn collapse(&self, process: &Process, start: u64, len: u64) -> Result<(), SysError>;
+}
+
+/// The kernel's own call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelCollapse;
+
+impl Collapse for KernelCollapse {
+    fn probe(&self, process: &Process) -> Result<(), CollapseError> {
+        // Of no range: rights and advice are checked all the same.
+        let Err(error) = advise(process, &[]) else {
+            return Ok(());
+        };
+        Err(match error.errno() {
+            libc::ENOSYS | libc::EINVAL => CollapseError::NotKnown(error),
+            libc::ESRCH => CollapseError::Gone(error),
+            _ => CollapseError::NotAllowed(error),
+        })
+    }
+
+    fn collapse(&self, process: &Process, start: u64, len: u64) -> Result<(), SysError> {
+        let too_long = |_| SysError {
+            call: "process_madvise(MADV_COLLAPSE)",
+            what: format!("{len} bytes at {start:#x}"),
+            source: io::Error::from_raw_os_error(libc::EINVAL),
+        };
+        let range = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(usize::try_from(start).map_err(too_long)?),
+            iov_len: usize::try_from(len).map_err(too_long)?,
+        };
+        advise(process, &[range])
+    }
+}
+
+fn advise(process: &Process, ranges: &[libc::iovec]) -> Result<(), SysError> {
+    // SAFETY: `ranges` is an array of so many; the addresses in it are the other process's and are not dereferenced here.
+    let rc = unsafe {
+        libc::syscall(
+            libc::c_long::from(PROCESS_MADVISE),
+            process.pidfd().as_raw_fd(),
+            ranges.as_ptr(),
+            ranges.len(),
+            MADV_COLLAPSE,
+            0,
+        )
+    };
+    match rc {
+        0.. => Ok(()),
+        _ => Err(SysError::last(
+            "process_madvise(MADV_COLLAPSE)",
+            format!("process {}", process.pid()),
+        )),
+    }
+}
