@@ -338,12 +338,21 @@ fn a_balloon_that_gave_memory_back_gets_huge_pages_within_the_budget() {
     take_size(&mut host, 2 * GIB);
     let steps = &host.vms[&1].collapses;
     // A second's budget is 32 blocks; the rest of the minute is a pass that finds them huge again.
-    let first: Vec<_> = steps.iter().take(4).map(|step| (step.from, step.blocks)).collect();
+    let first: Vec<_> = steps
+        .iter()
+        .take(4)
+        .map(|step| (step.from, step.blocks))
+        .collect();
     assert_eq!(first, [(0, 32), (32, 32), (64, 32), (96, 32)]);
     let said = host.said(1);
-    let has = "huge pages were made of 200 MiB: 0 % of its memory had them before, 100 % has them now";
+    let has =
+        "huge pages were made of 200 MiB: 0 % of its memory had them before, 100 % has them now";
     assert!(said.iter().any(|said| said == has), "{said:?}");
-    let view = host.engine().provision().view(ProviderId(1), Tick(0)).unwrap();
+    let view = host
+        .engine()
+        .provision()
+        .view(ProviderId(1), Tick(0))
+        .unwrap();
     assert_eq!(view.huge.unwrap().after_percent, Some(100.0));
     let log: Vec<u8> = written(host.log());
     let replayed = replay(&log[..]).unwrap();

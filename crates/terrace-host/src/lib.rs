@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod doctor;
 pub mod host_memory;
+pub mod huge;
 pub mod memory_map;
 pub mod mover;
 pub mod node_memory;

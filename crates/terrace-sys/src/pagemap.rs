@@ -361,7 +361,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pagemap");
         let own = ENTRY_PRESENT | ENTRY_EXCLUSIVE;
-        let others = [ENTRY_PRESENT, own | ENTRY_FILE, ENTRY_SWAPPED | ENTRY_EXCLUSIVE, 0];
+        let others = [
+            ENTRY_PRESENT,
+            own | ENTRY_FILE,
+            ENTRY_SWAPPED | ENTRY_EXCLUSIVE,
+            0,
+        ];
         for other in others {
             let entries = [own, own | ENTRY_SOFT_DIRTY, own, other].map(u64::to_ne_bytes);
             std::fs::write(&path, entries.as_flattened()).unwrap();

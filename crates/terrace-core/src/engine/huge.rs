@@ -14,7 +14,9 @@ impl Engine {
     pub(super) fn collapse(&mut self, now: Tick) {
         let reserve_percent = self.shared.config.arbiter.host_reserve_percent;
         let (arbiter, provision) = (&self.arbiter, &mut self.provision);
-        provision.collapse(now, reserve_percent, |id| arbiter.keeps_single_pages(now, id));
+        provision.collapse(now, reserve_percent, |id| {
+            arbiter.keeps_single_pages(now, id)
+        });
     }
 
     /// Takes in the outcome of a step.

@@ -83,7 +83,11 @@ impl Provision {
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
         let providers = providers.flat_map(|p| {
-            [p.queries.due(), p.liveness.hangs_at(&self.config), p.huge.due()]
+            [
+                p.queries.due(),
+                p.liveness.hangs_at(&self.config),
+                p.huge.due(),
+            ]
         });
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()

@@ -86,7 +86,7 @@ pub(super) fn resident(root: &HostRoot, pid: u32, of: &[&Mapping]) -> Result<u64
 }
 
 /// One line such as `7fc58ffff000-7fc6cffff000 rw-s 00000000 00:1b 2    /dev/shm/x`.
-fn mapping(line: &str) -> Option<Mapping> {
+pub(super) fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let mode = fields.next()?;

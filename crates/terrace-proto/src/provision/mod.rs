@@ -6,11 +6,12 @@ mod huge;
 mod status;
 
 pub use huge::{
-    BlockOutcome, BlockStatus, CollapseReport, CollapseRequest, Collapsed, HugeBacking, NotCollapsed,
+    BlockOutcome, BlockStatus, CollapseReport, CollapseRequest, Collapsed, HugeBacking,
+    NotCollapsed,
 };
 pub use status::{
-    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState, OrderView, Ordered,
-    ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
+    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState,
+    OrderView, Ordered, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 
 use std::marker::PhantomData;

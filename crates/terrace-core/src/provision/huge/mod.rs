@@ -262,7 +262,10 @@ impl Provision {
             return;
         }
         let is_ours = provider.orders.last().is_some();
-        let tiers = provider.status().into_iter().flat_map(|status| &status.tiers);
+        let tiers = provider
+            .status()
+            .into_iter()
+            .flat_map(|status| &status.tiers);
         let sizes = tiers.map(|tier| tier.size_bytes);
         let size = sizes.fold(0, u64::saturating_add);
         provider.huge.seen(now, size, is_ours);
@@ -310,9 +313,13 @@ impl Provider {
         match () {
             () if self.trouble.is_some() => Some("its provider fails"),
             () if device.by().is_some() => Some("a device pins its memory"),
-            () if device.unknown().is_some() => Some("it is not known whether a device pins its memory"),
+            () if device.unknown().is_some() => {
+                Some("it is not known whether a device pins its memory")
+            }
             () if sharer.by().is_some() => Some("another process has its memory"),
-            () if sharer.unknown().is_some() => Some("it is not known whether another process has its memory"),
+            () if sharer.unknown().is_some() => {
+                Some("it is not known whether another process has its memory")
+            }
             () if has_pool => Some("its RAM comes from a pool of huge pages (hugetlbfs)"),
             () => None,
         }
@@ -321,7 +328,10 @@ impl Provider {
 
 /// The sentence at the end of a pass.
 fn ended(before: &HugeBacking, after: &HugeBacking, bytes: u64) -> String {
-    let share = |of: &HugeBacking| of.whole_percent().map_or_else(|| "none".into(), |p| format!("{p} %"));
+    let share = |of: &HugeBacking| {
+        of.whole_percent()
+            .map_or_else(|| "none".into(), |p| format!("{p} %"))
+    };
     format!(
         "huge pages were made of {}: {} of its memory had them before, {} has them now",
         size_text(bytes),

@@ -78,11 +78,15 @@ fn a_pass_says_the_share_before_and_after_and_comes_again() {
     huge.step(ID, 64 << 20, 5);
     let answer = report(&huge, &[(3, BlockStatus::Collapsed)], None);
     let said = huge.report(at(20), &answer).unwrap();
-    let has = "huge pages were made of 2 MiB: 25 % of its memory had them before, 50 % has them now";
+    let has =
+        "huge pages were made of 2 MiB: 25 % of its memory had them before, 50 % has them now";
     assert_eq!(said, has);
     assert_eq!(huge.due(), Some(at(30)));
     let view = huge.view().unwrap();
-    assert_eq!((view.before_percent, view.after_percent), (Some(25.0), Some(50.0)));
+    assert_eq!(
+        (view.before_percent, view.after_percent),
+        (Some(25.0), Some(50.0))
+    );
     assert_eq!((view.collapsed_bytes, view.is_under_way), (2 << 20, true));
 }
 
@@ -196,7 +200,10 @@ fn what_passes_is_tried_later_and_what_lasts_is_said_once() {
         huge.seen(at(second), size, true);
     }
     assert_eq!(huge.due(), None);
-    assert_eq!(huge.view().unwrap().why_not.as_deref(), Some("no such call"));
+    assert_eq!(
+        huge.view().unwrap().why_not.as_deref(),
+        Some("no such call")
+    );
 }
 
 #[test]
