@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
-    BalanceStatus, GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier,
-    ProvisioningStatus, Resident, SizeChange,
+    BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState, OrderView, Ordered,
+    ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 
 /// `GET /v1/plan`: the sizes that the sharing of memory between VMs would order now.

@@ -29,6 +29,11 @@ pub(crate) enum BalanceShare {
     Trade,
 }
 
+/// Memory of which huge pages are made in a second for one VM, bytes (our choice: some ten milliseconds of copying).
+const COLLAPSE_PER_S: u64 = 64 << 20;
+/// The least of it: one huge page.
+const LEAST_COLLAPSE: u64 = 2 << 20;
+
 /// The section `[balance]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +58,7 @@ pub(crate) struct RawBalance {
     pub(crate) host_waits_percent: u8,
     pub(crate) settle_ms: u64,
     pub(crate) boot_ms: u64,
+    pub(crate) collapse_per_s: ByteSize,
 }
 
 impl Default for RawBalance {
@@ -79,6 +85,7 @@ impl Default for RawBalance {
             host_waits_percent: arbiter.host_waits_percent,
             settle_ms: arbiter.settle_ms,
             boot_ms: arbiter.boot_ms,
+            collapse_per_s: ByteSize(COLLAPSE_PER_S),
         }
     }
 }
@@ -95,6 +102,17 @@ impl RawBalance {
             "balance.price_ratio = {} is out of range: allowed is 1 to 1000",
             self.price_ratio
         );
+        let collapse = self.collapse_per_s.as_u64();
+        ensure!(
+            collapse == 0 || collapse >= LEAST_COLLAPSE,
+            "balance.collapse_per_s = {} is out of range: allowed is 0, or 2 MiB and more",
+            self.collapse_per_s
+        );
+        ensure!(
+            engine.provision.collapse_bytes_per_s == 0,
+            "engine.provision.collapse_bytes_per_s is not set here: write collapse_per_s under [balance]"
+        );
+        engine.provision.collapse_bytes_per_s = collapse;
         engine.arbiter = ArbiterConfig {
             rule: match (self.mode, self.share) {
                 (BalanceMode::Off, _) => Rule::Off,
@@ -210,6 +228,20 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_made_unless_switched_off() {
+        let rate = |text| {
+            let config = Config::parse(text).unwrap();
+            config.engine.provision.collapse_bytes_per_s
+        };
+        assert_eq!(rate(""), 64 << 20);
+        assert_eq!(rate("[balance]\ncollapse_per_s = \"0\""), 0);
+        assert_eq!(
+            rate("[balance]\nmode = \"off\"\ncollapse_per_s = \"2MiB\""),
+            2 << 20
+        );
+    }
+
+    #[test]
     fn capacities_of_all_tiers_bound_what_vms_have_together() {
         let tier = |n: u32, capacity: &str| {
             format!("[[tier]]\nname = \"t{n}\"\nnodes = [{n}]\n{capacity}\n")
@@ -247,6 +279,10 @@ mod tests {
         assert!(
             refused("[balance]\nreserve_percent = 60").contains("balance.reserve_percent = 60")
         );
+        let little = "[balance]\ncollapse_per_s = \"1MiB\"";
+        assert!(refused(little).contains("balance.collapse_per_s = 1.0 MiB"));
+        let here = "[engine.provision]\ncollapse_bytes_per_s = 2097152";
+        assert!(refused(here).contains("[balance]"));
         assert!(refused("[balance]\nmode = \"auto\"").contains("unknown variant `auto`"));
     }
 }

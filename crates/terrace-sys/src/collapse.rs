@@ -8,7 +8,7 @@ use crate::{Process, SysError};
 /// The number of `process_madvise(2)`, the same on all machines.
 pub const PROCESS_MADVISE: u32 = 440;
 /// The advice of `asm-generic/mman-common.h` (Linux 6.1).
-const MADV_COLLAPSE: libc::c_int = 25;
+pub const MADV_COLLAPSE: u32 = 25;
 
 /// The reason why the kernel collapses nothing at all.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! A VM's resizable memory in words.
 
 use terrace_api::provision::{
-    BalanceStatus, GuestTier, OrderState, OrderView, ProvisionedTier, ProvisioningStatus,
-    SizeChange,
+    BalanceStatus, GuestTier, HugeStatus, OrderState, OrderView, ProvisionedTier,
+    ProvisioningStatus, SizeChange,
 };
 
 use crate::render;
@@ -72,11 +72,31 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
     out += &format!("  {}\n", provisioning.admission);
+    out += &provisioning
+        .huge
+        .as_ref()
+        .map(huge_text)
+        .unwrap_or_default();
     out + &provisioning
         .balance
         .as_ref()
         .map(balance_text)
         .unwrap_or_default()
+}
+
+/// Huge pages that were made of what the balloon gave back.
+fn huge_text(huge: &HugeStatus) -> String {
+    let mut out = String::new();
+    if let (Some(before), Some(after)) = (huge.before_percent, huge.after_percent) {
+        out += &format!(
+            "  huge pages back {after:.0} % of its memory, {before:.0} % before the balloon's was made huge ({} were)\n",
+            render::bytes(huge.collapsed_bytes)
+        );
+    }
+    if let Some(why) = &huge.why_not {
+        out += &format!("  no huge pages are made of its single ones: {why}\n");
+    }
+    out
 }
 
 /// The VM's part in the sharing of memory between VMs.

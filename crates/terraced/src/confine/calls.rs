@@ -8,6 +8,7 @@ use std::io;
 
 use libc::c_long;
 use terrace_sys::sandbox::{Argument, CallFilter, Limited, filter_system_calls, has, is, lacks};
+use terrace_sys::{MADV_COLLAPSE, PROCESS_MADVISE};
 
 /// A group of calls that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Calls {
     PageMap,
     /// `move_pages(2)`.
     MovePages,
+    /// `process_madvise(2)` with no other advice than to collapse.
+    Collapse,
 }
 
 /// Calls that every thread needs to live: memory of its own, other threads, time, descriptors that are open.
@@ -239,6 +242,7 @@ pub fn filter_process() -> io::Result<()> {
         EPOLL_PWAIT2,
     ]);
     rules.newer.extend(LANDLOCK);
+    rules.allow_collapse();
     rules.apply()
 }
 
@@ -303,10 +307,15 @@ const STREAM: Argument = Argument::Masked(1, 0xf, libc::SOCK_STREAM.cast_unsigne
 /// The number of the request, which the kernel takes as 32 bits.
 const SCAN: Argument = Argument::Is(1, terrace_sys::PAGEMAP_SCAN);
 
+/// The only advice about another process's memory: others page it out, or drop it.
+const COLLAPSE: Argument = Argument::Is(3, MADV_COLLAPSE);
+
 /// The allowed calls.
 struct Rules {
     older: CallFilter,
     newer: Vec<u32>,
+    /// Newer calls whose arguments count: the rest of the program decides on them.
+    checked: Vec<u32>,
 }
 
 impl Rules {
@@ -316,6 +325,7 @@ impl Rules {
             older: CallFilter::default(),
             // clone3 is refused by another filter, without a line in the log.
             newer: vec![CLONE3, EPOLL_PWAIT2],
+            checked: Vec::new(),
         };
         rules.older.allow(LIFE);
         rules.older.allow(older::LIFE);
@@ -354,11 +364,18 @@ impl Rules {
             }
             Calls::PageMap => rules.allow_if(libc::SYS_ioctl, &[&[SCAN]]),
             Calls::MovePages => rules.allow(&[libc::SYS_move_pages]),
+            Calls::Collapse => self.allow_collapse(),
         }
     }
 
+    fn allow_collapse(&mut self) {
+        self.older
+            .allow_if(c_long::from(PROCESS_MADVISE), &[&[COLLAPSE]]);
+        self.checked.push(PROCESS_MADVISE);
+    }
+
     fn apply(self) -> io::Result<()> {
-        let mut whole = newer(&self.newer);
+        let mut whole = newer(&self.newer, &self.checked);
         let older = self.older.failing_program(libc::EPERM);
         whole.extend(older.map_err(io::Error::other)?);
         filter_system_calls(&whole, true).map_err(|error| error.source)
@@ -394,14 +411,21 @@ fn no_clone3() -> Vec<libc::sock_filter> {
     ]
 }
 
-/// A filter that decides on calls from [`NEWER`] on, and leaves others to the rest of the program.
-fn newer(allowed: &[u32]) -> Vec<libc::sock_filter> {
-    let count = allowed.len();
+/// A filter that decides on calls from [`NEWER`] on, except those that are checked, and leaves others to the rest of the
+/// program.
+fn newer(allowed: &[u32], checked: &[u32]) -> Vec<libc::sock_filter> {
+    let (count, more) = (allowed.len(), checked.len());
     let mut steps = vec![
         step(LOAD, 0, 0, 0),
-        step(JUMP_IF_AT_LEAST, X32, count + 3, 0),
-        step(JUMP_IF_AT_LEAST, NEWER, 0, count + 2),
+        step(JUMP_IF_AT_LEAST, X32, count + more + 3, 0),
+        step(JUMP_IF_AT_LEAST, NEWER, 0, count + more + 2),
     ];
+    steps.extend(
+        checked
+            .iter()
+            .enumerate()
+            .map(|(at, call)| step(JUMP_IF_EQUAL, *call, count + more + 1 - at, 0)),
+    );
     // Behind those that are left and the refusal.
     steps.extend(
         allowed

@@ -38,6 +38,8 @@ pub enum Role {
     Place,
     /// Moves a VM's pages.
     Move,
+    /// Makes huge pages of a VM's single ones.
+    Collapse,
     /// Speaks to a VM's provider, which resizes it.
     Reconciler,
     /// Speaks to guests' agents.
@@ -60,7 +62,7 @@ pub enum Opens {
 impl Role {
     /// Every role.
     #[cfg(test)]
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Daemon,
         Self::Opener,
         Self::Workers,
@@ -71,6 +73,7 @@ impl Role {
         Self::Census,
         Self::Place,
         Self::Move,
+        Self::Collapse,
         Self::Reconciler,
         Self::Agents,
         Self::Api,
@@ -90,6 +93,7 @@ impl Role {
             Self::Census => "census",
             Self::Place => "place",
             Self::Move => "move",
+            Self::Collapse => "collapse",
             Self::Reconciler => "reconciler",
             Self::Agents => "agents",
             Self::Api => "api",
@@ -105,7 +109,7 @@ impl Role {
             Self::Discoverer | Self::Census => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             // The page map's file is the VM's user's.
             Self::Place => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
-            Self::Move => &[CAP_SYS_NICE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            Self::Move | Self::Collapse => &[CAP_SYS_NICE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             _ => &[],
         }
     }
@@ -139,7 +143,9 @@ impl Role {
     /// The groups of system calls that the role needs beside those that each thread needs to live. `None`: all calls
     /// of the process.
     pub fn calls(self) -> Option<&'static [Calls]> {
-        use Calls::{Accept, ChangeFiles, Listen, MovePages, Open, PageMap, Processes, Talk};
+        use Calls::{
+            Accept, ChangeFiles, Collapse, Listen, MovePages, Open, PageMap, Processes, Talk,
+        };
         Some(match self {
             // A worker starts with the same calls, and gives up more by itself.
             Self::Workers => return None,
@@ -148,6 +154,7 @@ impl Role {
             Self::Discoverer | Self::Census => &[Open],
             Self::Monitor | Self::Observe => &[Talk, PageMap, Processes],
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
+            Self::Collapse => &[Open, PageMap, MovePages, Collapse],
             Self::Map | Self::Reconciler => &[Talk, Processes],
             Self::Agents => &[Talk],
             Self::Api => &[Talk, Accept],

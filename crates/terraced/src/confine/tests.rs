@@ -69,11 +69,12 @@ const FORBIDDEN: [(&str, libc::c_long); 19] = [
 ];
 
 /// Newer calls that are forbidden, too, and which the filter does not know.
-const UNKNOWN: [(&str, libc::c_long); 4] = [
+const UNKNOWN: [(&str, libc::c_long); 5] = [
     ("io_uring", libc::SYS_io_uring_setup),
     ("another's descriptor", libc::SYS_pidfd_getfd),
     ("clone3", libc::SYS_clone3),
     ("a signal by a descriptor", libc::SYS_pidfd_send_signal),
+    ("advice on another's memory", libc::SYS_process_madvise),
 ];
 
 /// All attempts that must be refused; `memory` is a page of this process.
@@ -260,6 +261,29 @@ impl Sets {
             inheritable: set("CapInh:"),
             ambient: set("CapAmb:"),
         }
+    }
+}
+
+#[test]
+fn one_role_alone_may_collapse_and_gives_no_other_advice() {
+    for role in Role::ALL {
+        let advise = |advice: i32| {
+            refused(
+                libc::SYS_process_madvise,
+                [u64::MAX, 0, 0, bits(advice), 0, 0],
+            )
+        };
+        let tried = as_role(role, move || {
+            [25, libc::MADV_PAGEOUT, libc::MADV_DONTNEED].map(advise)
+        });
+        let wanted = match role {
+            // There is no such descriptor.
+            Role::Collapse => [libc::EBADF, libc::EPERM, libc::EPERM],
+            // All calls of the process; it has no right to inspect others.
+            Role::Workers => [libc::EBADF, libc::EPERM, libc::EPERM],
+            _ => [libc::ENOSYS; 3],
+        };
+        assert_eq!(tried, wanted.map(Some), "{role:?}");
     }
 }
 

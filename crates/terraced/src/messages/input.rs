@@ -3,7 +3,7 @@
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
 use terrace_host::qemu::BalloonSetup;
-use terrace_proto::provision::{OrderOutcome, ProviderReport};
+use terrace_proto::provision::{CollapseReport, OrderOutcome, ProviderReport};
 use terrace_proto::{Event, ProviderId, VmId};
 
 use super::found::{Discovered, DiscoveryScan};
@@ -46,4 +46,6 @@ pub enum ProviderNews {
     Seen(Box<ProviderReport>, bool),
     /// The outcome of an order.
     Answered(OrderOutcome),
+    /// The outcome of making huge pages.
+    Collapsed(Box<CollapseReport>),
 }

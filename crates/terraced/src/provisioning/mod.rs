@@ -30,8 +30,8 @@ use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
 use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{
-    NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery, ProviderSpec, SizeOrder,
-    SizesAnswer, SizesWanted,
+    CollapseRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery,
+    ProviderSpec, SizeOrder, SizesAnswer, SizesWanted,
 };
 use terrace_proto::{
     Action, Event, MemoryBalance, MemoryRights, OrderId, ProviderId, ResizeId, Tick, VmId,
@@ -308,6 +308,7 @@ impl Provisioning {
                 }
                 Event::ProviderSeen(report)
             }
+            ProviderNews::Collapsed(report) => Event::Collapsed(report),
             ProviderNews::Answered(outcome) => {
                 if let Some(provisioned) = self.of(outcome.provider) {
                     provisioned.tickets.remove(&outcome.order);
@@ -324,6 +325,7 @@ impl Provisioning {
             Action::QueryProvider(request) => self.query(request),
             Action::Resize(order) => self.order(order),
             Action::Withdraw(provider, order) => Some(self.withdraw(provider, order)),
+            Action::Collapse(request) => self.collapse(request),
             Action::Answer(answer) => {
                 self.answer(answer);
                 None
@@ -350,6 +352,14 @@ impl Provisioning {
         let trouble = reconciler.query(request).err()?;
         let report = reconciler::unanswered(&request, &trouble);
         let news = ProviderNews::Seen(Box::new(report), false);
+        Some(Input::Provider(news))
+    }
+
+    fn collapse(&mut self, request: CollapseRequest) -> Option<Input> {
+        let (provider, number) = (request.provider, request.number);
+        let reconciler = &self.of(provider)?.reconciler;
+        let trouble = reconciler.collapse(request).err()?;
+        let news = reconciler::not_collapsed(provider, number, &trouble);
         Some(Input::Provider(news))
     }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use terrace_config::VmConfig;
 use terrace_host::HostRoot;
 use terrace_host::sharers::Holders;
-use terrace_proto::provision::{Mechanism, ProviderError, ProviderStatus};
+use terrace_proto::provision::{
+    CollapseRequest, Collapsed, Mechanism, NotCollapsed, ProviderError, ProviderStatus,
+};
 use terrace_sys::FileId;
 
 use super::guest::Readings;
@@ -35,6 +37,15 @@ pub trait Provider: Send {
     /// The readings of the VM's guest that the last query made besides; `None` if it made none.
     fn guest(&mut self) -> Option<Readings> {
         None
+    }
+
+    /// Makes huge pages of the VM's single ones.
+    ///
+    /// # Errors
+    /// If something is in the way, for now or for good.
+    fn collapse(&mut self, _request: &CollapseRequest) -> Result<Collapsed, NotCollapsed> {
+        let why = "its provider leaves whole huge pages";
+        Err(NotCollapsed::Never(why.into()))
     }
 
     /// Sends the provider the result of the pin check of this number, and returns the pin check that it wants next;

@@ -8,17 +8,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
+use terrace_host::huge::{HugeKernel, HugeTarget};
 use terrace_host::providers::{
     self, Backing, Balloon, Means, Plan, ResizeError, Seen, Tier, Watch,
 };
 use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
-    Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
+    CollapseRequest, Collapsed, Mechanism, NotCollapsed, ProviderError, ProviderKind,
+    ProviderStatus, TierStatus, Verified,
 };
+use terrace_sys::{KernelCollapse, KernelPages};
 
 use super::guest::{GuestReader, Readings};
 use super::provider::{Find, Provider, VmContext, plain};
+use crate::confine::{self, Role};
 
 /// Time that the monitor may take to greet, and to answer each command: less than any client waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -161,6 +165,35 @@ impl Provider for OneBalloon {
         Balloon::order(&mut monitor, total).map_err(trouble)?;
         (self.target, self.is_met) = (Some(total), false);
         Ok(())
+    }
+
+    fn collapse(&mut self, request: &CollapseRequest) -> Result<Collapsed, NotCollapsed> {
+        let not_now = |why: String| NotCollapsed::NotNow(plain(&why));
+        let pid = self.monitor.pid;
+        let pid = pid.ok_or_else(|| not_now("its process is not known".into()))?;
+        let monitor = self.monitor.connect();
+        let mut monitor = monitor.map_err(|error| not_now(error.to_string()))?;
+        let target = HugeTarget::read(&self.root, pid, &mut monitor).map_err(words)?;
+        drop(monitor);
+        let (root, request) = (self.root.clone(), request.clone());
+        // By a thread that may, and that reads nothing of QEMU's.
+        let done = confine::run(Role::Collapse, move || {
+            let kernel = HugeKernel {
+                collapse: &KernelCollapse,
+                pages: &KernelPages,
+            };
+            target.collapse(&root, &request, kernel)
+        });
+        done.map_err(|error| not_now(error.to_string()))?
+            .map_err(words)
+    }
+}
+
+/// A reason without control characters: it may quote QEMU.
+fn words(why: NotCollapsed) -> NotCollapsed {
+    match why {
+        NotCollapsed::NotNow(why) => NotCollapsed::NotNow(plain(&why)),
+        NotCollapsed::Never(why) => NotCollapsed::Never(plain(&why)),
     }
 }
 

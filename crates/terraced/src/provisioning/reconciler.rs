@@ -16,8 +16,8 @@ use terrace_host::process_memory;
 use terrace_host::sharers::Holders;
 use terrace_hyperflex::lease;
 use terrace_proto::provision::{
-    OrderOutcome, OtherUsers, ProviderError, ProviderQuery, ProviderReport, ProviderStatus,
-    ResidentMemory, SizeOrder,
+    CollapseReport, CollapseRequest, NotCollapsed, OrderOutcome, OtherUsers, ProviderError,
+    ProviderQuery, ProviderReport, ProviderStatus, ResidentMemory, SizeOrder,
 };
 use terrace_proto::{OrderId, ProviderId};
 
@@ -30,6 +30,7 @@ use crate::messages::{Input, ProviderNews};
 enum Ask {
     Query(ProviderQuery),
     Resize(Resize),
+    Collapse(CollapseRequest),
 }
 
 /// An order on its way.
@@ -159,6 +160,14 @@ impl Reconciler {
         self.send(Ask::Resize(order)).map(|()| ticket)
     }
 
+    /// Requests that huge pages are made.
+    ///
+    /// # Errors
+    /// If the thread ended.
+    pub fn collapse(&self, request: CollapseRequest) -> Result<(), ProviderError> {
+        self.send(Ask::Collapse(request))
+    }
+
     fn send(&self, ask: Ask) -> Result<(), ProviderError> {
         if self.has_failed() {
             return Err(ended());
@@ -191,10 +200,22 @@ pub fn unanswered(request: &ProviderQuery, trouble: &ProviderError) -> ProviderR
     }
 }
 
+/// The report on huge pages that are not made.
+pub fn not_collapsed(provider: ProviderId, number: u64, why: &ProviderError) -> ProviderNews {
+    ProviderNews::Collapsed(Box::new(CollapseReport {
+        provider,
+        number,
+        result: Err(NotCollapsed::NotNow(why.to_string())),
+        elapsed_ns: 0,
+    }))
+}
+
 /// The question that a reconciler is answering.
 enum AtHand {
     Query(ProviderQuery),
     Resize(OrderId),
+    /// Its number.
+    Collapse(u64),
 }
 
 impl AtHand {
@@ -202,6 +223,7 @@ impl AtHand {
         match ask {
             Ask::Query(request) => Self::Query(*request),
             Ask::Resize(order) => Self::Resize(order.order.order),
+            Ask::Collapse(request) => Self::Collapse(request.number),
         }
     }
 }
@@ -272,6 +294,7 @@ impl Drop for Questions {
                     let report = unanswered(&request, &ended());
                     ProviderNews::Seen(Box::new(report), request.is_awaited)
                 }
+                AtHand::Collapse(number) => not_collapsed(self.id, number, &ended()),
                 AtHand::Resize(order) => ProviderNews::Answered(OrderOutcome {
                     order,
                     provider: self.id,
@@ -331,7 +354,26 @@ impl Body {
         match ask {
             Ask::Query(request) => self.query(request),
             Ask::Resize(order) => self.take(order),
+            Ask::Collapse(request) => self.collapse(&request),
         }
+    }
+
+    /// Makes huge pages. `false` if the receiver is gone.
+    fn collapse(&mut self, request: &CollapseRequest) -> bool {
+        let began = Instant::now();
+        let result = match self.provider() {
+            Ok(provider) => provider.collapse(request),
+            Err(trouble) => Err(NotCollapsed::NotNow(trouble.to_string())),
+        };
+        let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let report = CollapseReport {
+            provider: request.provider,
+            number: request.number,
+            result,
+            elapsed_ns,
+        };
+        self.questions
+            .tell(ProviderNews::Collapsed(Box::new(report)))
     }
 
     /// Gives an order that was not taken back. `false` if the receiver is gone.
