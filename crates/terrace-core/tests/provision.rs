@@ -333,7 +333,7 @@ fn take_size(host: &mut Providers, bytes: u64) {
 }
 
 #[test]
-fn a_balloon_that_gave_memory_back_gets_huge_pages_within_the_budget() {
+fn a_balloon_that_gave_back_gets_huge_pages_within_the_budget() {
     let mut host = ballooned(64 << 20);
     take_size(&mut host, 2 * GIB);
     let steps = &host.vms[&1].collapses;
@@ -360,7 +360,7 @@ fn a_balloon_that_gave_memory_back_gets_huge_pages_within_the_budget() {
 }
 
 #[test]
-fn memory_is_left_as_it_is_where_a_balloon_took_some_or_nothing_is_asked_for() {
+fn a_vm_that_shrank_or_has_no_balloon_gets_no_huge_pages() {
     let mut shrunk = ballooned(64 << 20);
     take_size(&mut shrunk, GIB / 2);
     let mut off = ballooned(0);

@@ -72,16 +72,14 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
     out += &format!("  {}\n", provisioning.admission);
-    out += &provisioning
-        .huge
-        .as_ref()
-        .map(huge_text)
-        .unwrap_or_default();
-    out + &provisioning
-        .balance
-        .as_ref()
-        .map(balance_text)
-        .unwrap_or_default()
+    out + &shared_text(provisioning)
+}
+
+/// What becomes of its memory by itself: huge pages, and its part in sharing.
+fn shared_text(provisioning: &ProvisioningStatus) -> String {
+    let huge = provisioning.huge.as_ref().map(huge_text);
+    let balance = provisioning.balance.as_ref().map(balance_text);
+    huge.unwrap_or_default() + &balance.unwrap_or_default()
 }
 
 /// Huge pages that were made of what the balloon gave back.

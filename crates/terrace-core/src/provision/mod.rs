@@ -43,6 +43,7 @@ pub use text::tier_name;
 
 use crate::reasons::{Reason, Reasons};
 use crate::tier::TierConfig;
+use huge::Huge;
 use order::text as order_text;
 use provider::Provider;
 use queries::QueryReason;
@@ -62,6 +63,8 @@ pub struct Provision {
     actions: VecDeque<Action>,
     /// Answers to the arbiter.
     answers: Vec<SizesAnswer>,
+    /// Huge pages behind VMs with balloons.
+    huge: BTreeMap<ProviderId, Huge>,
 }
 
 impl Provision {
@@ -82,13 +85,9 @@ impl Provision {
     /// The latest time at which something is to be done.
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
-        let providers = providers.flat_map(|p| {
-            [
-                p.queries.due(),
-                p.liveness.hangs_at(&self.config),
-                p.huge.due(),
-            ]
-        });
+        let providers =
+            providers.flat_map(|p| [p.queries.due(), p.liveness.hangs_at(&self.config)]);
+        let providers = providers.chain(self.huge.values().map(Huge::due));
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()
     }
@@ -116,6 +115,7 @@ impl Provision {
 
     /// Takes in that a provider is gone.
     pub(crate) fn depart(&mut self, id: ProviderId) {
+        self.huge.remove(&id);
         if let Some(gone) = self.providers.remove(&id) {
             let vm = gone.spec.vm;
             // A request for this VM would wait until the time-out for an answer that cannot come.
@@ -138,6 +138,7 @@ impl Provision {
             // Nothing resizes this VM now, so its thread is ended. A device may be plugged in later: the next request
             // to resize inspects the VM again.
             self.providers.remove(&id);
+            self.huge.remove(&id);
             self.actions.push_back(Action::LetGo(id));
             self.refuse_all(id, why);
             return;
@@ -283,7 +284,11 @@ impl Provision {
     #[must_use]
     pub fn view(&self, id: ProviderId, now: Tick) -> Option<ProvisioningStatus> {
         let provider = self.providers.get(&id)?;
-        (!provider.liveness.is_quiet()).then(|| view::view(provider, now))
+        let huge = self.huge.get(&id).and_then(Huge::view);
+        (!provider.liveness.is_quiet()).then(|| ProvisioningStatus {
+            huge,
+            ..view::view(provider, now)
+        })
     }
 
     /// The reasons of a provider after the one of that number, oldest first.

@@ -9,7 +9,6 @@ use terrace_proto::{OrderId, Tick};
 use super::admission::Claim;
 use super::config::ProvisionConfig;
 use super::guest::{Guest, MIN_REPEAT};
-use super::huge::Huge;
 use super::liveness::Liveness;
 use super::order::{Order, OrderBook};
 use super::pins::Pins;
@@ -38,7 +37,6 @@ pub(super) struct Provider {
     pub queries: Queries,
     pub verdicts: Verdicts,
     pub guest: Guest,
-    pub huge: Huge,
 }
 
 /// A report that brought a status.
@@ -65,7 +63,6 @@ impl Provider {
             queries: Queries::new(now),
             verdicts: Verdicts::default(),
             guest: Guest::default(),
-            huge: Huge::default(),
         }
     }
 

@@ -29,7 +29,6 @@ pub(super) fn view(provider: &Provider, now: Tick) -> ProvisioningStatus {
         held_by: owned(provider.pins.sharer.by()),
         holding_unknown: owned(provider.pins.sharer.unknown()),
         admission: admission(provider),
-        huge: provider.huge.view(),
         ..ProvisioningStatus::default()
     };
     let Some(seen) = &provider.seen else {

@@ -359,11 +359,11 @@ fn backing(mappings: &[AnonymousMapping]) -> HugeBacking {
 /// Keeps so many of the blocks that were collapsed, and all others.
 fn keep_collapsed(blocks: &mut Vec<BlockOutcome>, mut count: u64) {
     blocks.retain(|outcome| {
-        let is_kept = outcome.status != BlockStatus::Collapsed || count > 0;
+        let stays = outcome.status != BlockStatus::Collapsed || count > 0;
         if outcome.status == BlockStatus::Collapsed {
             count = count.saturating_sub(1);
         }
-        is_kept
+        stays
     });
 }
 

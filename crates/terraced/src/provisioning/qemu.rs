@@ -173,7 +173,7 @@ impl Provider for OneBalloon {
         let pid = pid.ok_or_else(|| not_now("its process is not known".into()))?;
         let monitor = self.monitor.connect();
         let mut monitor = monitor.map_err(|error| not_now(error.to_string()))?;
-        let target = HugeTarget::read(&self.root, pid, &mut monitor).map_err(words)?;
+        let target = HugeTarget::read(&self.root, pid, &mut monitor).map_err(printable)?;
         drop(monitor);
         let (root, request) = (self.root.clone(), request.clone());
         // By a thread that may, and that reads nothing of QEMU's.
@@ -185,12 +185,12 @@ impl Provider for OneBalloon {
             target.collapse(&root, &request, kernel)
         });
         done.map_err(|error| not_now(error.to_string()))?
-            .map_err(words)
+            .map_err(printable)
     }
 }
 
 /// A reason without control characters: it may quote QEMU.
-fn words(why: NotCollapsed) -> NotCollapsed {
+fn printable(why: NotCollapsed) -> NotCollapsed {
     match why {
         NotCollapsed::NotNow(why) => NotCollapsed::NotNow(plain(&why)),
         NotCollapsed::Never(why) => NotCollapsed::Never(plain(&why)),

@@ -250,25 +250,23 @@ impl Huge {
 impl Provision {
     /// Takes in a VM's size for its huge pages.
     pub(super) fn size_seen(&mut self, now: Tick, id: ProviderId) {
-        let Some(provider) = self.providers.get_mut(&id) else {
+        let Some(provider) = self.providers.get(&id) else {
             return;
         };
         let is_balloon = provider.kind() == ProviderKind::Balloon;
         if self.config.collapse_bytes_per_s == 0 || !is_balloon {
             return;
         }
+        let huge = self.huge.entry(id).or_default();
         if provider.trouble.is_some() {
-            provider.huge.lost_sight();
+            huge.lost_sight();
             return;
         }
         let is_ours = provider.orders.last().is_some();
-        let tiers = provider
-            .status()
-            .into_iter()
-            .flat_map(|status| &status.tiers);
+        let status = provider.status();
+        let tiers = status.into_iter().flat_map(|status| &status.tiers);
         let sizes = tiers.map(|tier| tier.size_bytes);
-        let size = sizes.fold(0, u64::saturating_add);
-        provider.huge.seen(now, size, is_ours);
+        huge.seen(now, sizes.fold(0, u64::saturating_add), is_ours);
     }
 
     /// Begins the steps that are due. `in_the_way`: why a VM's memory is left as it is for now, as others know it.
@@ -279,15 +277,16 @@ impl Provision {
         in_the_way: impl Fn(ProviderId) -> Option<String>,
     ) {
         let budget = self.config.collapse_bytes_per_s;
-        for (id, provider) in &mut self.providers {
-            if provider.huge.due().is_none_or(|due| due > now) {
+        for (id, huge) in &mut self.huge {
+            if huge.due().is_none_or(|due| due > now) {
                 continue;
             }
-            let own = provider.keeps_single_pages().map(str::to_owned);
-            match own.or_else(|| in_the_way(*id)) {
-                Some(why) => provider.huge.wait(now, why),
+            let provider = self.providers.get(id);
+            let own = provider.and_then(Provider::keeps_single_pages);
+            match own.map(str::to_owned).or_else(|| in_the_way(*id)) {
+                Some(why) => huge.wait(now, why),
                 None => {
-                    let request = provider.huge.step(*id, budget, reserve_percent);
+                    let request = huge.step(*id, budget, reserve_percent);
                     self.actions.push_back(Action::Collapse(request));
                 }
             }
@@ -296,10 +295,9 @@ impl Provision {
 
     /// Takes in the outcome of a step.
     pub(crate) fn collapsed(&mut self, now: Tick, report: &CollapseReport) {
-        if let Some(provider) = self.providers.get_mut(&report.provider)
-            && let Some(said) = provider.huge.report(now, report)
-        {
-            provider.reasons.say(now, said);
+        let huge = self.huge.get_mut(&report.provider);
+        if let Some(said) = huge.and_then(|huge| huge.report(now, report)) {
+            self.say(now, report.provider, said);
         }
     }
 }

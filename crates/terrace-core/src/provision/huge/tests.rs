@@ -53,7 +53,7 @@ fn answer(huge: &Huge, result: Result<Collapsed, NotCollapsed>) -> CollapseRepor
 }
 
 #[test]
-fn a_vm_that_grew_and_stands_still_is_searched_in_steps_of_a_seconds_budget() {
+fn a_vm_that_grew_is_searched_in_steps_of_a_seconds_budget() {
     let mut huge = grown();
     let request = huge.step(ID, 64 << 20, 5);
     assert_eq!((request.from, request.blocks), (0, 32));
