@@ -53,10 +53,8 @@ fn child_that_holds_memory() {
         unsafe { word(page).write_volatile(page + 1) };
     }
     // SAFETY: see above.
-    assert_eq!(
-        unsafe { word(WITH_ZERO_PAGE * PAGES + 100).read_volatile() },
-        0
-    );
+    let zero = unsafe { word(WITH_ZERO_PAGE * PAGES + 100).read_volatile() };
+    assert_eq!(zero, 0);
     advise(libc::MADV_HUGEPAGE);
     println!("child: {}", base as u64);
     for _ in std::io::stdin().lock().lines() {

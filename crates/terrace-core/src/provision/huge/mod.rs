@@ -185,9 +185,7 @@ impl Huge {
         let before = *self.pass.before.get_or_insert(done.before);
         self.pass.bytes = self.pass.bytes.saturating_add(bytes);
         // The size may have changed since the step began: then it has to stand still again.
-        let Some((_, since)) = self.size.filter(|_| self.has_grown) else {
-            return None;
-        };
+        let (_, since) = self.size.filter(|_| self.has_grown)?;
         let may_continue = now.since(since) >= STILL;
         let is_too_many = self.failed.len() > MAX_LEFT;
         if let Some(next) = done.next.filter(|_| !is_too_many) {
