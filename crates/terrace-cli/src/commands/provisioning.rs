@@ -75,7 +75,7 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
     out + &shared_text(provisioning)
 }
 
-/// What becomes of its memory by itself: huge pages, and its part in sharing.
+/// The work that is done on its memory unasked: huge pages, and its part in sharing.
 fn shared_text(provisioning: &ProvisioningStatus) -> String {
     let huge = provisioning.huge.as_ref().map(huge_text);
     let balance = provisioning.balance.as_ref().map(balance_text);

@@ -11,7 +11,7 @@ use crate::HostRoot;
 pub(super) enum Thp {
     /// All of it.
     Always,
-    /// What asked for them.
+    /// The memory that asked for them (`MADV_HUGEPAGE`), as QEMU does for its guests'.
     Madvise,
 }
 

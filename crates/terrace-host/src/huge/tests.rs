@@ -193,7 +193,7 @@ fn may_run(test: &str, target: &HugeTarget) -> bool {
     why.is_none()
 }
 
-/// What the kernel's own thread collapsed by itself: it fills holes, and spoils a test that runs meanwhile.
+/// The count of blocks that the kernel's own thread collapsed: it fills holes, and spoils a test that runs meanwhile.
 fn khugepaged() -> Option<String> {
     let path = "/sys/kernel/mm/transparent_hugepage/khugepaged/pages_collapsed";
     std::fs::read_to_string(path).ok()

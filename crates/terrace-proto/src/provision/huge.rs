@@ -30,7 +30,7 @@ pub struct CollapseReport {
     pub provider: ProviderId,
     /// The [`CollapseRequest`]'s number.
     pub number: u64,
-    /// What was done, or why nothing was.
+    /// The blocks that were tried, or the reason why none was.
     pub result: Result<Collapsed, NotCollapsed>,
     /// Time that it took, ns.
     pub elapsed_ns: u64,
@@ -81,14 +81,14 @@ impl HugeBacking {
 pub struct BlockOutcome {
     /// The block.
     pub block: u64,
-    /// What came of it.
+    /// The block's outcome.
     pub status: BlockStatus,
 }
 
 /// The outcome of a block. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockStatus {
-    /// It is one huge page now.
+    /// The block is one huge page now.
     Collapsed,
     /// Some of its pages were in use, or no huge page was free.
     Busy,
@@ -99,8 +99,8 @@ pub enum BlockStatus {
 /// The reason why no block was tried. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotCollapsed {
-    /// It may be possible later.
+    /// For now: it may be possible later.
     NotNow(String),
-    /// It is not possible on this host, or with this VM.
+    /// For good: it is not possible on this host, or with this VM.
     Never(String),
 }

@@ -75,7 +75,7 @@ struct Pass {
     bytes: u64,
 }
 
-/// What people see.
+/// The figures that people see.
 #[derive(Debug, Default)]
 struct Shown {
     before: Option<HugeBacking>,
@@ -95,6 +95,7 @@ impl Huge {
             return;
         };
         if before == size {
+            // A step that is due or asked for has its own time.
             let is_idle = self.due.is_none() && !self.is_asked;
             if self.has_grown && is_idle && now.since(since) >= STILL {
                 self.due = Some(now);
@@ -102,6 +103,7 @@ impl Huge {
             return;
         }
         self.size = Some((size, now));
+        // Pages come and go: a step now would race with the balloon.
         self.due = None;
         self.pass = Pass::default();
         // Of a VM that shrinks no block is collapsed: the balloon may be about to take it.
@@ -118,11 +120,13 @@ impl Huge {
     }
 
     fn grow(&mut self) {
+        // An arbiter lets a VM grow step by step: the share before is that before the first.
         if !self.has_grown {
             self.shown = Shown::default();
         }
         self.has_grown = true;
         self.idle_passes = 0;
+        // Its pages may be in use no more.
         self.failed.clear();
     }
 
@@ -139,6 +143,7 @@ impl Huge {
 
     /// Begins a step: the request for it. `budget`: bytes a second.
     pub fn step(&mut self, id: ProviderId, budget: u64, reserve_percent: u8) -> CollapseRequest {
+        // One at a time: the next one follows from its answer.
         self.due = None;
         self.is_asked = true;
         self.number += 1;
@@ -161,12 +166,14 @@ impl Huge {
         match &report.result {
             Ok(done) => self.took(now, done, report.elapsed_ns),
             Err(NotCollapsed::NotNow(why)) => {
+                // A VM that is out of sight is taken up again when it was seen to stand still.
                 if self.has_grown && self.size.is_some() {
                     self.wait(now, why.clone());
                 }
                 None
             }
             Err(NotCollapsed::Never(why)) => {
+                // The kernel or the VM's own setup: neither changes while it runs.
                 (self.has_grown, self.due) = (false, None);
                 self.shown.why_not = Some(why.clone());
                 let is_said = std::mem::replace(&mut self.shown.is_never, true);
@@ -187,9 +194,11 @@ impl Huge {
         // The size may have changed since the step began: then it has to stand still again.
         let (_, since) = self.size.filter(|_| self.has_grown)?;
         let may_continue = now.since(since) >= STILL;
+        // Each would be asked for again and again, and named in each request.
         let is_too_many = self.failed.len() > MAX_LEFT;
         if let Some(next) = done.next.filter(|_| !is_too_many) {
             self.pass.from = next;
+            // Looking for blocks costs time by the size of the VM, whether there are any or not.
             let took = Duration::from_nanos(elapsed_ns).saturating_mul(SELDOM);
             self.due = may_continue.then(|| now.after(took.clamp(STEP, LONG)));
             return None;
@@ -197,6 +206,7 @@ impl Huge {
         let pass = std::mem::take(&mut self.pass);
         let is_first = self.idle_passes == 0 && pass.bytes == shown.bytes;
         let said = (pass.bytes > 0 || is_first).then(|| ended(&before, &done.after, pass.bytes));
+        // A guest that just touched memory goes on with it.
         self.idle_passes = match pass.bytes {
             0 => self.idle_passes + 1,
             _ => 0,
@@ -256,10 +266,12 @@ impl Provision {
             return;
         }
         let huge = self.huge.entry(id).or_default();
+        // Its size may change and change back unseen.
         if provider.trouble.is_some() {
             huge.lost_sight();
             return;
         }
+        // What another program has resized may be in its care.
         let is_ours = provider.orders.last().is_some();
         let status = provider.status();
         let tiers = status.into_iter().flat_map(|status| &status.tiers);
@@ -306,6 +318,7 @@ impl Provider {
         let tiers = self.status().into_iter().flat_map(|status| &status.tiers);
         let has_pool = tiers.into_iter().any(|tier| tier.pool() > 0);
         let Pins { device, sharer } = &self.pins;
+        // In doubt single pages stay: they cost speed, not data.
         match () {
             () if self.trouble.is_some() => Some("its provider fails"),
             () if device.by().is_some() => Some("a device pins its memory"),
