@@ -68,8 +68,8 @@ impl<'a> Party<'a> {
         }
     }
 
-    /// Its memory by heat. What fast memory it has now counts a little more: what is observed varies, and memory that went to and
-    /// fro by that would gain nobody anything.
+    /// The VM's memory by heat. What fast memory it has now counts a little more: what is observed varies, and memory that went to
+    /// and fro by that would gain nobody anything.
     fn heat(&self) -> Vec<Heat> {
         let mut within = self.keeps();
         let mut all = Vec::with_capacity(self.member.demand.heat.len() + 1);

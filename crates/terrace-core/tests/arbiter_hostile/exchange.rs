@@ -14,13 +14,13 @@ use crate::world::{MIB, SECOND};
 /// The way of a guest and its provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Its engine moves hot pages up into what is free, and pages of what goes down.
+    /// The engine moves hot pages up into what is free, and pages of what goes down.
     Honest,
-    /// It fills all that comes with page cache.
+    /// A guest that fills all that comes with page cache.
     Fills,
-    /// The same, and it says that it loses time.
+    /// The same, and says that it loses time.
     Complains,
-    /// It moves nothing up.
+    /// An engine that moves nothing up.
     Holds,
 }
 
@@ -312,7 +312,7 @@ fn constant_demand_comes_to_rest() {
     }
 }
 
-/// It held an exchange of 64 MiB or more for 60 s, and then began the next one.
+/// A guest that uses what came held an exchange of 64 MiB or more for 60 s, and then began the next one.
 #[test]
 fn page_cache_keeps_none_of_what_came() {
     for config in rules() {
@@ -326,7 +326,7 @@ fn page_cache_keeps_none_of_what_came() {
     }
 }
 
-/// What came and went again came anew 10 s later, without end.
+/// Memory that came and went again came anew 10 s later, without end.
 #[test]
 fn what_was_undone_is_not_begun_anew_at_once() {
     for config in rules() {
@@ -335,7 +335,7 @@ fn what_was_undone_is_not_begun_anew_at_once() {
     }
 }
 
-/// What is observed varies from round to round: memory that went to and fro by that would gain nobody anything.
+/// Heat varies from round to round: memory that went to and fro by that would gain nobody anything.
 #[test]
 fn noise_in_the_heat_moves_little_memory() {
     for config in rules() {
