@@ -40,6 +40,9 @@ pub fn boot(by: By, name: &str, folder: &Path) -> Result<Lab> {
 fn memory(by: By) -> String {
     match by {
         By::Balloon | By::Reporting | By::HyperFlex => of_one_node(RAM_MIB),
+        By::Private => format!(
+            "-machine q35,memory-backend=ram -object memory-backend-ram,id=ram,size={RAM_MIB}M -m {RAM_MIB}M"
+        ),
         By::VirtioMem => format!(
             "{},slots=1,maxmem=2G \
              -object memory-backend-memfd,id=plugged,size={PLUGGED_MIB}M,share=on,reserve=off \
@@ -90,7 +93,7 @@ fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {
         memory = memory(by),
         device = match by {
             By::HyperFlex | By::Tiers => flex::options(by, name),
-            By::Balloon | By::VirtioMem => BALLOON.to_owned(),
+            By::Balloon | By::Private | By::VirtioMem => BALLOON.to_owned(),
             By::Reporting => format!("{BALLOON},free-page-reporting=on"),
         },
         monitor = format_args!("../{FOLDER}/{MONITORS}/{name}"),

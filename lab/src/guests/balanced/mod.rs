@@ -28,6 +28,8 @@ pub enum By {
     Balloon,
     /// The same, and the guest reports free pages to it.
     Reporting,
+    /// A balloon, and RAM that is QEMU's own: its pages can be huge.
+    Private,
     /// Beside a balloon, which reports statistics.
     VirtioMem,
     HyperFlex,

@@ -2,6 +2,7 @@
 
 mod balance;
 mod dimm;
+mod huge;
 mod long;
 mod resizing;
 mod trade;
@@ -21,6 +22,10 @@ pub const TESTS: &[Test] = &[
     Test::on_guest(
         "ram_plugged_into_a_running_guest_is_scanned_and_released",
         dimm::plugged_and_unplugged,
+    ),
+    Test::on_guest(
+        "a_guest_that_got_memory_back_has_huge_pages_again",
+        huge::restored,
     ),
     Test::on_guest(
         "a_guest_that_swaps_gets_memory_of_one_that_idles",
