@@ -30,7 +30,7 @@ pub fn restored() -> Result<()> {
     })?;
     let huge = guests.provisioning(BUSY)?["huge"].take();
     println!("{huge}");
-    ensure!(huge["after_percent"].as_u64() > huge["before_percent"].as_u64());
+    ensure!(huge["after_percent"].as_f64() > huge["before_percent"].as_f64());
     let events = guests.daemon.events()?;
     ensure!(events.contains("huge"), "no event: {events}");
     ensure!(guests.size_mib(IDLE)? == Some(RAM_MIB));
