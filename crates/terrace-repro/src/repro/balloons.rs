@@ -1,14 +1,16 @@
-//! HPMBS §5.4: a balloon of 4 KiB pages beside one of 2 MiB pages (figures 10 to 12, table 3).
+//! HPMBS §5.4: a balloon of 4 KiB pages beside one of 2 MiB pages (figures 10 and 11, table 3).
 
 use terrace_proto::PageSize;
 use terrace_sim::{Resize, Scenario};
 
+use super::changes::FIGURE_12;
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Measured, Results, Run};
 use super::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// The paper's balloons: of regular and of huge pages.
-const BALLOONS: [(&str, PageSize); 2] = [("4 KiB", PageSize::Base), ("2 MiB", PageSize::Huge)];
+pub(super) const BALLOONS: [(&str, PageSize); 2] =
+    [("4 KiB", PageSize::Base), ("2 MiB", PageSize::Huge)];
 
 /// Memory that a balloon takes, MiB, and the time that each balloon takes for it, ms.
 const TAKEN: [(u64, [f64; 2]); 2] = [(256, [92.0, 0.42]), (10 * 1024, [3336.0, 46.0])];
@@ -63,7 +65,7 @@ const TIME_WHY: &[Why] = &[
 ];
 
 /// Figure 10.
-const FIGURE_10: Experiment = Experiment {
+pub(super) const FIGURE_10: Experiment = Experiment {
     paper: Paper::Hpmbs,
     name: "hpmbs/figure-10",
     title: "Time of a balloon of 4 KiB and of one of 2 MiB pages",
@@ -97,27 +99,21 @@ const PROGRAMS: [Program; 3] = [
         paper: [(17.80, 1.51), (0.30, 1.21)],
     },
     Program {
-        name: WRITES,
+        name: "Random_write",
         load: "kind = \"hotset\", preset = \"hpmbs-random-write\", ops = 45000000",
         base_s: 300.0,
         paper: [(528.07, 1.21), (15.44, 1.08)],
     },
     Program {
-        name: READS,
+        name: "Random_read",
         load: "kind = \"hotset\", preset = \"hpmbs-random-read\", ops = 45000000",
         base_s: 300.0,
         paper: [(530.80, 2.07), (26.40, 0.08)],
     },
 ];
 
-const READS: &str = "Random_read";
-const WRITES: &str = "Random_write";
-
-/// Misses of TLBs that the large balloon saves of the small one's (figure 12), %.
-const SAVED: [(&str, f64); 2] = [(READS, 89.6), (WRITES, 62.7)];
-
 /// The run without a balloon.
-const NONE: &str = "no balloon";
+pub(super) const NONE: &str = "no balloon";
 
 const COST_INPUTS: &[Input] = &[
     Input {
@@ -134,14 +130,9 @@ const COST_INPUTS: &[Input] = &[
         what: "2 GiB of 6 are left, where the paper leaves 512 MB: a simulated VM needs 1,024 blocks. No other program runs before",
         from: "our choice",
     },
-    Input {
-        what: "figure 12 changes a program's memory between 1 and 5 GB ten times; here its two rows are of memory that came out of a balloon \
-               once",
-        from: "§5.4.2; else our choice",
-    },
 ];
 
-/// Table 3, and the figures that the text has of figure 12.
+/// Table 3.
 const TABLE_3: Experiment = Experiment {
     name: "hpmbs/table-3",
     title: "What a balloon of 4 KiB and one of 2 MiB pages leave to the program that runs afterwards",
@@ -157,11 +148,6 @@ const TABLE_3: Experiment = Experiment {
 };
 
 const COST_WHY: &[Why] = &[
-    Why::new(
-        "figure 12",
-        "without a balloon four of ten accesses of a random program miss here already, as 5 GiB are 2,560 blocks and the TLB has 1,536 \
-         entries; so large pages can save no more than 60 % of the misses.",
-    ),
     Why::new(
         "Sequential_read, 4 KiB balloon: more TLB misses",
         "a sweep walks once a block, or once a page of 4 KiB where the host has split the block. The paper's counter shows a sixth more; its \
@@ -194,7 +180,7 @@ const COST_WHY: &[Why] = &[
 ];
 
 /// The experiments of §5.4.
-pub const EXPERIMENTS: &[&Experiment] = &[&FIGURE_10, &TABLE_3];
+pub const EXPERIMENTS: &[&Experiment] = &[&FIGURE_10, &TABLE_3, &FIGURE_12];
 
 fn time_key(balloon: &str, mib: u64, way: &str) -> String {
     format!("{balloon} balloon, {mib} MiB, {way}")
@@ -308,7 +294,7 @@ fn cost_runs(load: &Load) -> Vec<Run> {
 }
 
 /// The VM with the memory of its last resize, which is just there.
-fn without_balloon(mut scenario: Scenario) -> Scenario {
+pub(super) fn without_balloon(mut scenario: Scenario) -> Scenario {
     for vm in &mut scenario.vms {
         let last = vm.provision.take().and_then(|mut d| d.resizes.pop());
         if let Some(last) = last {
@@ -336,16 +322,6 @@ fn cost_rows(results: &Results) -> Vec<Row> {
             let what = format!("{key} balloon: slower");
             rows.push(Row::new(what, "%", Claim::Is(percent), slower));
         }
-    }
-    for (program, paper) in SAVED {
-        let walks = |balloon: &str| {
-            let run = results.get(&cost_key(program, balloon))?;
-            Ok::<f64, String>(run.last_third.walks)
-        };
-        let saved = walks(BALLOONS[0].0)
-            .and_then(|small| Ok((1.0 - walks(BALLOONS[1].0)? / small) * 100.0));
-        let what = format!("figure 12, {program}: TLB misses that the 2 MiB balloon saves");
-        rows.push(Row::new(what, "%", Claim::Is(paper), saved));
     }
     rows
 }

@@ -20,6 +20,7 @@ pub mod row;
 pub mod runs;
 
 mod balloons;
+mod changes;
 mod hmvisor;
 mod hpmbs;
 mod hypertier;
