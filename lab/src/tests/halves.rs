@@ -27,7 +27,8 @@ impl OnGuests {
         programs::build_hyperflex()?;
         programs::build_product()?;
         let (read, write) = pipe()?;
-        let mut command = Command::new(std::env::current_exe()?);
+        // Not by its path, where a later build may have put another one.
+        let mut command = Command::new("/proc/self/exe");
         command
             .args(["lab", "test", "--on", "guests"])
             .args(arguments.only.iter().flat_map(|only| ["--only", only]))
