@@ -66,7 +66,7 @@ pub enum Command {
     },
     /// Watch the VMs live: their memory by tier, its heat, decisions (press ? for keys).
     Top(Top),
-    /// Explain why a VM's memory, or one page of it, is in its tier.
+    /// Explain why a VM's memory, or one page of it, is in its tier, and why its size changed.
     Explain {
         /// The VM's name.
         vm: String,
@@ -103,7 +103,7 @@ pub enum Command {
     /// Resize a running VM's memory in each tier. Returns once the order is taken; `terrace show` prints its
     /// progress. A newer order replaces an older one.
     Resize(Resize),
-    /// Stop scanning and moving the pages of one VM or of all; nothing is moved back.
+    /// Stop scanning and moving the pages of one VM or of all, and balancing its memory; nothing is moved back.
     Pause {
         /// The VM's name; all VMs without it.
         vm: Option<String>,
@@ -111,7 +111,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Resume scanning and moving after `pause`.
+    /// Resume scanning, moving and balancing after `pause`.
     Resume {
         /// The VM's name; all VMs without it.
         vm: Option<String>,
