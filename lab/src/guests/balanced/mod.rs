@@ -130,7 +130,7 @@ impl Balanced {
     /// The same where memory is not shared.
     pub fn start_alone(by: By) -> Result<Self> {
         Self::start_as(&Setup {
-            about_host: "[balance]\nmode = \"off\"",
+            about_host: "[balance]\nmode = \"off\"\ncollapse_per_s = \"64MiB\"",
             ..Setup::of(by)
         })
     }

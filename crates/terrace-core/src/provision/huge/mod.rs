@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use terrace_proto::provision::{
     BlockOutcome, BlockStatus, CollapseReport, CollapseRequest, Collapsed, HugeBacking, HugeStatus,
-    NotCollapsed, ProviderKind,
+    NotCollapsed, OrderState, ProviderKind,
 };
 use terrace_proto::{Action, ProviderId, Tick};
 
 use super::Provision;
+use super::order::Order;
 use super::pins::Pins;
 use super::provider::Provider;
 use super::text::size as size_text;
@@ -287,15 +288,19 @@ impl Provision {
         in_the_way: impl Fn(ProviderId) -> Option<String>,
     ) {
         let budget = self.config.collapse_bytes_per_s;
+        // The budget is the host's: one VM at a time.
+        let mut is_busy = self.huge.values().any(|huge| huge.is_asked);
         for (id, huge) in &mut self.huge {
             if huge.due().is_none_or(|due| due > now) {
                 continue;
             }
             let provider = self.providers.get(id);
             let own = provider.and_then(Provider::keeps_single_pages);
+            let own = own.or(is_busy.then_some("it is another VM's turn"));
             match own.map(str::to_owned).or_else(|| in_the_way(*id)) {
                 Some(why) => huge.wait(now, why),
                 None => {
+                    is_busy = true;
                     let request = huge.step(*id, budget, reserve_percent);
                     self.actions.push_back(Action::Collapse(request));
                 }
@@ -316,11 +321,18 @@ impl Provider {
     /// The reason why its memory is left as it is for now, by its own reports.
     fn keeps_single_pages(&self) -> Option<&'static str> {
         let tiers = self.status().into_iter().flat_map(|status| &status.tiers);
-        let has_pool = tiers.into_iter().any(|tier| tier.pool() > 0);
+        let has_pool = tiers.clone().any(|tier| tier.pool() > 0);
+        // Of a VM on its way to less, the balloon may take any page next.
+        let mut tiers = tiers;
+        let moves = tiers.any(|tier| tier.size_bytes != tier.target_bytes);
+        let is_met = |order: &Order| order.state == OrderState::Met;
         let Pins { device, sharer } = &self.pins;
         // In doubt single pages stay: they cost speed, not data.
         match () {
             () if self.trouble.is_some() => Some("its provider fails"),
+            () if moves || !self.orders.last().is_some_and(is_met) => {
+                Some("its size is on its way")
+            }
             () if device.by().is_some() => Some("a device pins its memory"),
             () if device.unknown().is_some() => {
                 Some("it is not known whether a device pins its memory")
