@@ -66,18 +66,27 @@ fn print(read: PipeReader) -> Result<Outcome> {
     for line in BufReader::new(read).split(b'\n') {
         let line = line.context("reading the output of the tests on guests")?;
         let line = String::from_utf8_lossy(&line).into_owned();
-        let is_result = plain::result(&line).is_some() || Outcome::is_result(&line);
         outcome.read(&line);
+        // The error of a test that failed comes after its result.
+        if line.starts_with("test ") && line.ends_with('…') {
+            show(&mut lines);
+        }
+        let ends = plain::result(&line).is_some();
         lines.push(line);
-        if is_result {
-            println!("{}", lines.join("\n"));
-            lines.clear();
+        if ends {
+            show(&mut lines);
         }
     }
-    println!("{}", lines.join("\n"));
+    show(&mut lines);
     ensure!(
         outcome.passed + outcome.failed.len() > 0,
         "the tests on guests ended before the first one; their output is above"
     );
     Ok(outcome)
+}
+
+/// Prints lines at once, so that those of the other half come before or after.
+fn show(lines: &mut Vec<String>) {
+    println!("{}", lines.join("\n"));
+    lines.clear();
 }
