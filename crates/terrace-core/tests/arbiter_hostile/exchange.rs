@@ -236,12 +236,7 @@ impl Rig {
         );
         self.arbiter.changed(now, wanted.provider);
         for tier in 0..4 {
-            let held: u64 = self
-                .host
-                .vms
-                .values()
-                .filter_map(|vm| vm.sizes.get(tier))
-                .sum();
+            let held = self.held(tier);
             assert!(
                 held <= self.capacity[tier],
                 "tier {tier}: {held} of {}",
@@ -264,14 +259,13 @@ impl Rig {
         (0..seconds).for_each(|_| self.step());
     }
 
+    fn held(&self, tier: usize) -> u64 {
+        let vms = self.host.vms.values();
+        vms.filter_map(|vm| vm.sizes.get(tier)).sum()
+    }
+
     fn free(&self, tier: usize) -> u64 {
-        let held: u64 = self
-            .host
-            .vms
-            .values()
-            .filter_map(|vm| vm.sizes.get(tier))
-            .sum();
-        (self.capacity[tier] - held) / MIB
+        (self.capacity[tier] - self.held(tier)) / MIB
     }
 }
 

@@ -280,17 +280,20 @@ fn cost_runs(load: &Load) -> Vec<Run> {
                 given.clone().map(without_balloon),
             )];
             runs.extend(BALLOONS.map(|(balloon, page)| {
-                let scenario = given.clone().map(|mut scenario| {
-                    for device in scenario.vms.iter_mut().flat_map(|vm| &mut vm.provision) {
-                        device.page = page;
-                    }
-                    scenario
-                });
+                let scenario = given.clone().map(|scenario| with_balloon(scenario, page));
                 Run::new(cost_key(program.name, balloon), scenario)
             }));
             runs
         })
         .collect()
+}
+
+/// The VM with a balloon of such pages.
+pub(super) fn with_balloon(mut scenario: Scenario, page: PageSize) -> Scenario {
+    for device in scenario.vms.iter_mut().flat_map(|vm| &mut vm.provision) {
+        device.page = page;
+    }
+    scenario
 }
 
 /// The VM with the memory of its last resize, which is just there.

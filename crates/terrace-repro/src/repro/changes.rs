@@ -1,6 +1,6 @@
 //! HPMBS §5.4.2, figure 12: memory that comes and goes ten times, by a balloon of 4 KiB and one of 2 MiB pages.
 
-use super::balloons::{BALLOONS, FIGURE_10, NONE, without_balloon};
+use super::balloons::{BALLOONS, FIGURE_10, NONE, with_balloon, without_balloon};
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Results, Run};
 use super::{Experiment, File, Why};
@@ -83,12 +83,7 @@ fn runs(load: &Load) -> Vec<Run> {
             given.clone().map(without_balloon),
         ));
         runs.extend(BALLOONS.map(|(balloon, page)| {
-            let scenario = given.clone().map(|mut scenario| {
-                for device in scenario.vms.iter_mut().flat_map(|vm| &mut vm.provision) {
-                    device.page = page;
-                }
-                scenario
-            });
+            let scenario = given.clone().map(|scenario| with_balloon(scenario, page));
             Run::new(key(program, balloon), scenario)
         }));
     }
