@@ -14,6 +14,19 @@ pub const TIERS: usize = 2;
 
 pub const MIB: u64 = 1 << 20;
 
+/// QEMU's options by which the firmware says that the second node is slower, so that the guest's kernel has memory tiers.
+pub fn distances() -> String {
+    let mut text = " -numa dist,src=0,dst=1,val=30".to_owned();
+    for (node, latency, bandwidth) in [(0, 80, "80G"), (1, 250, "20G")] {
+        let of = format!(" -numa hmat-lb,initiator=0,target={node},hierarchy=memory");
+        text.push_str(&format!(
+            "{of},data-type=access-latency,latency={latency}\
+             {of},data-type=access-bandwidth,bandwidth={bandwidth}"
+        ));
+    }
+    text
+}
+
 /// A number from the `meminfo` of a guest's node, in bytes.
 pub fn meminfo(lab: &mut Lab, node: usize, name: &str) -> Result<u64> {
     let path = format!("/sys/devices/system/node/node{node}/meminfo");

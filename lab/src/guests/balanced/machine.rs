@@ -10,7 +10,7 @@ use terrace_lab_programs::port;
 use super::{By, FILES_MIB, FLOOR_MIB, FOLDER, RAM_MIB, flex};
 use crate::control::lab::Lab;
 use crate::guests::beside::MONITORS;
-use crate::guests::tiered::MIB;
+use crate::guests::tiered::{self, MIB};
 use crate::machine::cpio::Image;
 use crate::machine::emulator;
 use crate::machine::kernel::Kernel;
@@ -69,15 +69,7 @@ fn of_two_nodes() -> String {
             RAM_MIB / 2
         ));
     }
-    text.push_str(" -numa dist,src=0,dst=1,val=30");
-    for (node, latency, bandwidth) in [(0, 80, "80G"), (1, 250, "20G")] {
-        let of = format!(" -numa hmat-lb,initiator=0,target={node},hierarchy=memory");
-        text.push_str(&format!(
-            "{of},data-type=access-latency,latency={latency}\
-             {of},data-type=access-bandwidth,bandwidth={bandwidth}"
-        ));
-    }
-    text
+    text + &tiered::distances()
 }
 
 fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {

@@ -9,7 +9,7 @@ use terrace_lab_programs::port;
 
 use super::device;
 use super::shape::Shape;
-use crate::guests::tiered::TIERS;
+use crate::guests::tiered::{self, TIERS};
 use crate::machine::cpio::Image;
 use crate::machine::kernel::Kernel;
 use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
@@ -70,14 +70,7 @@ pub fn options(shape: &Shape) -> Result<Vec<String>> {
         text.push_str(" -device virtio-balloon-pci,id=balloon");
     }
     if shape.is_tiered {
-        text.push_str(" -numa dist,src=0,dst=1,val=30");
-        for (node, latency, bandwidth) in [(0, 80, "80G"), (1, 250, "20G")] {
-            let of = format!(" -numa hmat-lb,initiator=0,target={node},hierarchy=memory");
-            text.push_str(&format!(
-                "{of},data-type=access-latency,latency={latency}\
-                 {of},data-type=access-bandwidth,bandwidth={bandwidth}"
-            ));
-        }
+        text.push_str(&tiered::distances());
     }
     let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let kernel = Kernel::get(false)?.image().display().to_string();
