@@ -16,6 +16,7 @@ pub mod huge;
 pub mod memory_map;
 pub mod mover;
 pub mod node_memory;
+pub mod page_walks;
 pub mod placement;
 pub mod process_memory;
 pub mod providers;

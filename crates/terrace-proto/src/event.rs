@@ -6,7 +6,7 @@ use crate::provision::{
     CollapseReport, OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted,
 };
 use crate::{
-    AgentMemory, FaultReport, Gfn, GuestMemory, HostMemory, MemoryBalance, MemoryNeed,
+    AgentMemory, FaultReport, Gfn, GuestMemory, GuestWalks, HostMemory, MemoryBalance, MemoryNeed,
     MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId,
     ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
 };
@@ -78,6 +78,8 @@ pub enum Event {
     AgentMemory(AgentMemory),
     /// Huge pages were made of single ones, or not.
     Collapsed(Box<CollapseReport>),
+    /// The page walks of a guest's programs.
+    GuestWalks(GuestWalks),
 }
 
 /// A run of guest RAM (guest physical space has holes).

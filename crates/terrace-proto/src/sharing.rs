@@ -138,6 +138,15 @@ pub struct AgentMemory {
     pub waited_ns: Option<u64>,
 }
 
+/// The page walks that the host's processors made for a guest's programs, while they are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestWalks {
+    /// The provider that resizes the VM.
+    pub provider: ProviderId,
+    /// Walks, a counter.
+    pub walks: u64,
+}
+
 /// The host's own memory, every few seconds while memory is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMemory {

@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(50);
 
 const DAC_OVERRIDE: u64 = 1 << 1;
+const PERFMON: u64 = 1 << 38;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const SYS_PTRACE: u64 = 1 << 19;
 const SYS_NICE: u64 = 1 << 23;
@@ -145,7 +146,7 @@ fn wanted() -> BTreeMap<&'static str, u64> {
         ("ctrl-c", 0),
         (
             "start",
-            SYS_NICE | SYS_PTRACE | DAC_READ_SEARCH | DAC_OVERRIDE,
+            SYS_NICE | SYS_PTRACE | DAC_READ_SEARCH | DAC_OVERRIDE | PERFMON,
         ),
         ("open", SYS_PTRACE | DAC_OVERRIDE),
         ("workers", 0),

@@ -57,6 +57,7 @@ fn the_unit_grants_the_daemon_exactly_its_threads_capabilities() {
         "CAP_SYS_PTRACE",
         "CAP_DAC_READ_SEARCH",
         "CAP_DAC_OVERRIDE",
+        "CAP_PERFMON",
         "CAP_SETPCAP",
     ];
     assert_eq!(bounding, BTreeSet::from(wanted));

@@ -133,6 +133,16 @@ fn balance_text(balance: &BalanceStatus) -> String {
             render::bytes(swap)
         );
     }
+    if let Some(phase) = &balance.phase {
+        let source = match phase.source.as_str() {
+            "page-walks" => "page walks, as the host counts them",
+            _ => "its statistics",
+        };
+        out += &format!(
+            "  uses its memory alike for {:.0} s, by {source}; changed {} times before\n",
+            phase.since_s, phase.changes
+        );
+    }
     if let Some(ages) = &balance.ages {
         out += &format!(
             "  by age, observed for {:.0} s: its programs have {} and do not use {} of it\n",

@@ -2,7 +2,7 @@
 
 use terrace_proto::provision::ProviderStatus;
 use terrace_proto::{
-    AgentMemory, GuestMemory, MemoryBalance, MemoryStanding, ProviderId, Tick, VmId,
+    AgentMemory, GuestMemory, GuestWalks, MemoryBalance, MemoryStanding, ProviderId, Tick, VmId,
 };
 
 use super::member::{Member, NEED_LASTS};
@@ -48,6 +48,21 @@ impl Arbiter {
         if let Some(member) = self.members.get_mut(&seen.provider) {
             member.facts.guest.agent = Some((now, *seen));
         }
+    }
+
+    /// Takes in the page walks of a guest's programs.
+    pub fn walks(&mut self, now: Tick, seen: GuestWalks) {
+        if let Some(member) = self.members.get_mut(&seen.provider) {
+            member.facts.phase.walks(now, seen.walks);
+        }
+    }
+
+    /// When the present phase of a VM that the engine observes began.
+    #[must_use]
+    pub fn phase_since(&self, vm: VmId) -> Option<Tick> {
+        let mut members = self.members.values();
+        let member = members.find(|member| member.rights.vm == Some(vm))?;
+        member.facts.phase.since()
     }
 
     /// Takes in what a guest reports to the device that sizes it. `sizes`: what it has. On a simulated host the guest says it

@@ -11,6 +11,7 @@ use super::guest::Guest;
 use super::hold::Hold;
 use super::peaks::Peaks;
 use super::percent;
+use super::phase::Phase;
 use super::standing::Standing;
 use super::steps::Step;
 use super::trials::NOISE_NS;
@@ -151,7 +152,7 @@ struct State {
 }
 
 /// The facts of a live VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Whether it is left alone.
     pub standing: Standing,
@@ -159,6 +160,8 @@ pub struct Facts {
     pub guest: Guest,
     /// Its page cache.
     pub cache: Cache,
+    /// The phase of its use of memory.
+    pub phase: Phase,
     /// The sizes that were said instead of ordered, if nothing is ordered.
     pub proposed: Option<Vec<u64>>,
 }

@@ -20,6 +20,7 @@ mod kinds;
 mod live;
 mod member;
 mod peaks;
+mod phase;
 mod purchases;
 mod refused;
 mod schedule;
@@ -137,10 +138,14 @@ impl Arbiter {
         let remembered = ArbiterConfig::ns(self.config.valley_ms);
         let settled = sizes.filter(|sizes| sizes.still.is_none() && sizes.size() == sizes.most());
         if member.need(now, need) {
-            if let Some(sizes) = settled {
-                let used = sizes.size().saturating_sub(need.free_bytes);
-                member.past.peaks.add(now, used, remembered);
+            let size = settled.map(|sizes| sizes.size());
+            let used = |size: u64| size.saturating_sub(need.free_bytes);
+            if let Some(size) = size {
+                member.past.peaks.add(now, used(size), remembered);
             }
+            let rate = member.rate();
+            let used = size.map_or(0, used);
+            member.facts.phase.statistics(now, used, rate, size);
             self.relief |= member.is_swapping();
             // A trade has windows of equal length, and what is observed of a VM changes unsaid.
             let ticks = self.config.rule == Rule::Trade;

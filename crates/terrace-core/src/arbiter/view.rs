@@ -33,6 +33,7 @@ impl Arbiter {
             used_swap_bytes: need.map(|need| need.used_swap_bytes),
             is_swap_estimate: guest.estimates_swap.unwrap_or(false),
             is_swapping: member.is_swapping(),
+            phase: member.facts.phase.view(now),
             // The engine's to say.
             ages: None,
         })

@@ -31,6 +31,8 @@ pub(crate) struct AgeScans {
     asked: Option<(RequestId, Tick)>,
     /// When the next one comes.
     due: Tick,
+    /// When the phase began that they are of.
+    phase: Tick,
     /// When the window under way began; `None`: accessed bits were not cleared.
     since: Option<Tick>,
     /// Time of all windows so far, ns.
@@ -49,12 +51,23 @@ impl AgeScans {
             ages: Ages::fading(),
             asked: None,
             due: now,
+            phase: now,
             since: None,
             observed_ns: 0,
             span_ns: 0,
             found: (0, 0),
             mapped: (0, 0),
         }
+    }
+
+    /// Forgets what was found in another phase than the one that began then.
+    fn follow_phase(&mut self, since: Tick) {
+        if since <= self.phase {
+            return;
+        }
+        self.phase = since;
+        self.ages = Ages::fading();
+        (self.observed_ns, self.span_ns, self.found) = (0, 0, (0, 0));
     }
 
     /// Ends a window in which these pages of blocks were found accessed.
@@ -114,8 +127,8 @@ impl AgeScans {
 }
 
 impl Vm {
-    /// Begins or ends the age scans of this VM.
-    pub fn follow_ages(&mut self, now: Tick, wanted: bool) {
+    /// Begins or ends the age scans of this VM. `phase`: when its present phase began.
+    pub fn follow_ages(&mut self, now: Tick, wanted: bool, phase: Option<Tick>) {
         let scans = matches!(
             self.policy.observe,
             Observe::GuestScan | Observe::GuestScanPlain | Observe::PmlLog | Observe::EptScan
@@ -126,7 +139,8 @@ impl Vm {
                 *ages = Some(Box::new(AgeScans::new(now)));
             }
             (ages @ Some(_), false) => *ages = None,
-            _ => {}
+            (Some(ages), true) => ages.follow_phase(phase.unwrap_or(Tick(0))),
+            (None, false) => {}
         }
     }
 

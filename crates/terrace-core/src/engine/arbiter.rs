@@ -109,6 +109,7 @@ impl Engine {
             }
             Event::HostMemory(seen) => self.arbiter.host_memory(now, *seen),
             Event::AgentMemory(seen) => self.arbiter.agent(now, seen),
+            Event::GuestWalks(seen) => self.arbiter.walks(now, *seen),
             Event::SizesWanted(wanted) if wanted.origin == Origin::Operator => {
                 self.arbiter.resized(now, wanted.provider);
             }
@@ -176,7 +177,8 @@ impl Engine {
         };
         let is_over = until <= now;
         for (id, vm) in &mut self.vms {
-            vm.follow_ages(now, !is_over && self.arbiter.shares(*id));
+            let wanted = !is_over && self.arbiter.shares(*id);
+            vm.follow_ages(now, wanted, self.arbiter.phase_since(*id));
         }
         if is_over {
             self.ages_until = None;

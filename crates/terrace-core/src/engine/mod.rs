@@ -204,7 +204,8 @@ impl Engine {
             | Event::MemoryBalance(_)
             | Event::GuestMemory(_)
             | Event::HostMemory(_)
-            | Event::AgentMemory(_) => {}
+            | Event::AgentMemory(_)
+            | Event::GuestWalks(_) => {}
         }
         self.arbitrate(now);
         self.collapse(now);

@@ -5,7 +5,8 @@ use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_core::demand::Aged;
 use terrace_core::{EngineConfig, PolicyName};
 use terrace_proto::{
-    Event, GuestMemory, MemoryRights, PAGE_SIZE, ProviderId, Rearm, ScanRequest, Tick, VmId,
+    Event, GuestMemory, GuestWalks, MemoryRights, PAGE_SIZE, ProviderId, Rearm, ScanRequest, Tick,
+    VmId,
 };
 use terrace_testkit::engine::{Host, SECOND, spec};
 
@@ -172,4 +173,24 @@ fn policies_whose_rounds_follow_each_other_tell_of_ages_too() {
     let seen = aged(&host).unwrap();
     let used = seen.mapped_bytes - seen.unused_bytes;
     assert_eq!(used, USED * PAGE_SIZE, "{seen:?}");
+}
+
+/// What was used before says nothing of what is used now.
+#[test]
+fn ages_begin_anew_when_a_guest_begins_to_use_other_memory() {
+    let mut host = host(PolicyName::Vtmm, live());
+    let mut walks = 0;
+    for second in 70..300 {
+        walks += if second < 200 { 1_000_000 } else { 4_000_000 };
+        let provider = ProviderId(1);
+        host.after(0, Event::GuestWalks(GuestWalks { provider, walks }));
+        swaps(&mut host, second);
+        if second == 199 {
+            let seen = aged(&host).unwrap();
+            assert!(seen.span_ns > 100 * SECOND, "{seen:?}");
+        }
+    }
+    let seen = aged(&host).unwrap();
+    assert!(seen.span_ns < 100 * SECOND, "{seen:?}");
+    assert_eq!(seen.unused_bytes, (PAGES - USED) * PAGE_SIZE);
 }

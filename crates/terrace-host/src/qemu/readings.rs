@@ -91,6 +91,17 @@ impl Monitor {
         self.parsed(nesting::vcpus(&list))
     }
 
+    /// The threads of the virtual CPUs.
+    ///
+    /// # Errors
+    /// If QEMU does not answer.
+    pub fn vcpu_threads(&mut self) -> Result<Vec<u32>, QemuError> {
+        let threads = self.vcpus()?.into_iter().filter_map(|vcpu| vcpu.thread);
+        Ok(threads
+            .filter_map(|thread| u32::try_from(thread).ok())
+            .collect())
+    }
+
     /// A property of an object that is true or false; `None` if the object has none of this name or it is neither.
     fn flag(&mut self, path: &str, property: &str) -> Result<Option<bool>, QemuError> {
         let command = qmp::qom_get {

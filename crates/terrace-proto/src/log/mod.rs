@@ -195,6 +195,7 @@ impl Record {
                 Event::HostMemory(e) => body(EVENT + 29, e),
                 Event::AgentMemory(e) => body(EVENT + 30, e),
                 Event::Collapsed(e) => body(EVENT + 31, e),
+                Event::GuestWalks(e) => body(EVENT + 32, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -221,7 +222,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 31;
+        const EVENT_LAST: u16 = EVENT + 32;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -256,7 +257,8 @@ impl Record {
                 28 => of(b, |e| Self::Event(Event::GuestMemory(e))),
                 29 => of(b, |e| Self::Event(Event::HostMemory(e))),
                 30 => of(b, |e| Self::Event(Event::AgentMemory(e))),
-                _ => of(b, |e| Self::Event(Event::Collapsed(e))),
+                31 => of(b, |e| Self::Event(Event::Collapsed(e))),
+                _ => of(b, |e| Self::Event(Event::GuestWalks(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

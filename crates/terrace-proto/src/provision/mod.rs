@@ -11,7 +11,7 @@ pub use huge::{
 };
 pub use status::{
     AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState,
-    OrderView, Ordered, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
+    OrderView, Ordered, PhaseStatus, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 
 use std::marker::PhantomData;

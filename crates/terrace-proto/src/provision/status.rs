@@ -134,8 +134,22 @@ pub struct BalanceStatus {
     pub is_swap_estimate: bool,
     /// Whether the guest swaps.
     pub is_swapping: bool,
+    /// The phase of its use of memory; `null` before its guest spoke.
+    pub phase: Option<PhaseStatus>,
     /// The ages of the VM's memory; `null` if they are not scanned: no VM swaps, or this one is not scanned.
     pub ages: Option<AgesStatus>,
+}
+
+/// The phase of a VM's use of memory: what was found out about it before that says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PhaseStatus {
+    /// The source: `page-walks`, as the host counts them, or `statistics` of the guest.
+    pub source: String,
+    /// Seconds since it began.
+    pub since_s: f64,
+    /// Phases that began since the VM was found.
+    pub changes: u64,
 }
 
 /// The memory of a VM by its age, as scans of its page tables find it. Page cache that no program maps is not seen.

@@ -9,6 +9,17 @@ pub const SOFTWARE_PAGE_FAULTS: u64 = 2;
 /// `PERF_COUNT_SW_DUMMY`, of [`SOFTWARE`]: never counts anything.
 pub const SOFTWARE_DUMMY: u64 = 9;
 
+/// `PERF_TYPE_HW_CACHE`: events of caches by names that all processors share.
+pub const HARDWARE_CACHE: u32 = 3;
+
+/// The event of [`HARDWARE_CACHE`] for misses of the data TLB (`PERF_COUNT_HW_CACHE_DTLB`, `…_RESULT_MISS`): of stores, else
+/// of loads.
+#[must_use]
+pub const fn cache_misses(stores: bool) -> u64 {
+    const DATA_TLB: u64 = 3;
+    DATA_TLB | if stores { 1 << 8 } else { 0 } | 1 << 16
+}
+
 /// Fields that each sample carries (`attr.sample_type`). Only those of fixed size are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fields(u64);
@@ -82,6 +93,8 @@ pub struct EventAttr {
     pub exclude_hypervisor: bool,
     /// Whether to leave out what guests of this kernel access: their addresses are in other address spaces.
     pub exclude_guest: bool,
+    /// Whether to leave out what this kernel and its processes access: guests' are left.
+    pub exclude_host: bool,
     /// Whether to follow children of a sampled process. (An event of a CPU follows everybody anyway.)
     pub inherit: bool,
     /// Bytes in the ring at which the descriptor becomes readable; 0: with each sample.
@@ -121,6 +134,7 @@ mod flag {
     pub const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     pub const WATERMARK: u64 = 1 << 14;
     pub const PRECISE_SHIFT: u32 = 15;
+    pub const EXCLUDE_HOST: u64 = 1 << 19;
     pub const EXCLUDE_GUEST: u64 = 1 << 20;
 }
 
@@ -132,6 +146,7 @@ impl From<&EventAttr> for RawAttr {
             | when(attr.exclude_kernel, flag::EXCLUDE_KERNEL)
             | when(attr.exclude_hypervisor, flag::EXCLUDE_HYPERVISOR)
             | when(attr.exclude_guest, flag::EXCLUDE_GUEST)
+            | when(attr.exclude_host, flag::EXCLUDE_HOST)
             | when(attr.wakeup_bytes > 0, flag::WATERMARK)
             | (u64::from(attr.precise & 3) << flag::PRECISE_SHIFT);
         // 72 fits.
@@ -175,12 +190,13 @@ mod tests {
             exclude_kernel: true,
             exclude_hypervisor: true,
             exclude_guest: true,
+            exclude_host: true,
             inherit: true,
             wakeup_bytes: 0x20000,
         };
         let raw = RawAttr::from(&attr);
         // Offsets and bits from include/uapi/linux/perf_event.h, struct perf_event_attr.
-        let bits = (1 << 0) | (1 << 1) | (1 << 5) | (1 << 6) | (1 << 14) | (2 << 15) | (1 << 20);
+        let bits = (1 << 0) | (1 << 1) | (1 << 5) | (1 << 6) | (1 << 14) | (2 << 15) | (3 << 19);
         assert_eq!((raw.kind, raw.size, raw.flags), (4, 72, bits));
         assert_eq!(raw.sample_type, 0x1000a);
         assert_eq!(std::mem::offset_of!(RawAttr, flags), 40);

@@ -18,7 +18,9 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use attr::{EventAttr, Fields, SOFTWARE, SOFTWARE_DUMMY, SOFTWARE_PAGE_FAULTS};
+pub use attr::{
+    EventAttr, Fields, HARDWARE_CACHE, SOFTWARE, SOFTWARE_DUMMY, SOFTWARE_PAGE_FAULTS, cache_misses,
+};
 pub use event::{Event, Scope, Times};
 pub use record::{Malformed, Record, Records, SampleRecord};
 pub use ring::{Ring, RingError};

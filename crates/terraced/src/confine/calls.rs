@@ -32,6 +32,8 @@ pub enum Calls {
     MovePages,
     /// `process_madvise(2)` with no other advice than to collapse.
     Collapse,
+    /// `perf_event_open(2)`, and starting a counter.
+    Count,
 }
 
 /// Calls that every thread needs to live: memory of its own, other threads, time, descriptors that are open.
@@ -152,6 +154,7 @@ const START: &[c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mincore,
     libc::SYS_move_pages,
+    libc::SYS_perf_event_open,
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_dup,
@@ -307,6 +310,9 @@ const STREAM: Argument = Argument::Masked(1, 0xf, libc::SOCK_STREAM.cast_unsigne
 /// The number of the request, which the kernel takes as 32 bits.
 const SCAN: Argument = Argument::Is(1, terrace_sys::PAGEMAP_SCAN);
 
+/// The id of an event, and its start. A request's number is 32 bits.
+const COUNT: &[&[Argument]] = &[&[Argument::Is(1, 0x8008_2407)], &[Argument::Is(1, 0x2400)]];
+
 /// The only advice about another process's memory: others page it out, or drop it.
 const COLLAPSE: Argument = Argument::Is(3, MADV_COLLAPSE);
 
@@ -365,6 +371,10 @@ impl Rules {
             Calls::PageMap => rules.allow_if(libc::SYS_ioctl, &[&[SCAN]]),
             Calls::MovePages => rules.allow(&[libc::SYS_move_pages]),
             Calls::Collapse => self.allow_collapse(),
+            Calls::Count => {
+                rules.allow(&[libc::SYS_perf_event_open]);
+                rules.allow_if(libc::SYS_ioctl, COUNT);
+            }
         }
     }
 

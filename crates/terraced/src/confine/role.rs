@@ -7,12 +7,13 @@ use super::files::Files;
 
 /// The capabilities that the daemon keeps of those it was started with; threads take their part of them: moving
 /// pages; reading the state of other users' processes; listing their files; opening those, and connecting to their
-/// sockets.
-pub const CAPABILITIES: [Capability; 4] = [
+/// sockets; counting page walks.
+pub const CAPABILITIES: [Capability; 5] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_PERFMON,
 ];
 
 /// The purpose of a thread.
@@ -40,6 +41,8 @@ pub enum Role {
     Move,
     /// Makes huge pages of a VM's single ones.
     Collapse,
+    /// Opens counters of a VM's virtual CPUs.
+    Count,
     /// Speaks to a VM's provider, which resizes it.
     Reconciler,
     /// Speaks to guests' agents.
@@ -62,7 +65,7 @@ pub enum Opens {
 impl Role {
     /// Every role.
     #[cfg(test)]
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Daemon,
         Self::Opener,
         Self::Workers,
@@ -74,6 +77,7 @@ impl Role {
         Self::Place,
         Self::Move,
         Self::Collapse,
+        Self::Count,
         Self::Reconciler,
         Self::Agents,
         Self::Api,
@@ -94,6 +98,7 @@ impl Role {
             Self::Place => "place",
             Self::Move => "move",
             Self::Collapse => "collapse",
+            Self::Count => "count",
             Self::Reconciler => "reconciler",
             Self::Agents => "agents",
             Self::Api => "api",
@@ -103,13 +108,17 @@ impl Role {
 
     /// The capabilities of [`CAPABILITIES`] that the role keeps.
     pub fn capabilities(self) -> &'static [Capability] {
-        use Capability::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_NICE, CAP_SYS_PTRACE};
+        use Capability::{
+            CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_PERFMON, CAP_SYS_NICE, CAP_SYS_PTRACE,
+        };
         match self {
             Self::Opener => &[CAP_DAC_OVERRIDE, CAP_SYS_PTRACE],
             Self::Discoverer | Self::Census => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             // The page map's file is the VM's user's.
             Self::Place => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             Self::Move | Self::Collapse => &[CAP_SYS_NICE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            // Which threads are the VM's, procfs says to those that may look.
+            Self::Count => &[CAP_PERFMON, CAP_SYS_PTRACE],
             _ => &[],
         }
     }
@@ -144,7 +153,7 @@ impl Role {
     /// of the process.
     pub fn calls(self) -> Option<&'static [Calls]> {
         use Calls::{
-            Accept, ChangeFiles, Collapse, Listen, MovePages, Open, PageMap, Processes, Talk,
+            Accept, ChangeFiles, Collapse, Count, Listen, MovePages, Open, PageMap, Processes, Talk,
         };
         Some(match self {
             // A worker starts with the same calls, and gives up more by itself.
@@ -155,6 +164,7 @@ impl Role {
             Self::Monitor | Self::Observe => &[Talk, PageMap, Processes],
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
             Self::Collapse => &[Open, PageMap, MovePages, Collapse],
+            Self::Count => &[Open, Count],
             Self::Map | Self::Reconciler => &[Talk, Processes],
             Self::Agents => &[Talk],
             Self::Api => &[Talk, Accept],

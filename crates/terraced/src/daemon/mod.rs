@@ -135,7 +135,7 @@ impl Daemon {
             Input::MapChanged(vm, message) => self.map_changed(vm, &message),
             Input::MoveFindings(vm, findings) => self.vms.keep_move_findings(vm, findings),
             Input::Provider(news) => self.provider_news(news),
-            Input::Balloon(provider, setup) => self.provisioning.balloon_seen(provider, setup),
+            Input::GuestSetup(provider, setup) => self.provisioning.set_up(provider, setup),
             Input::Ask(question) => question(self),
             // `run` sees it first.
             Input::Stop => {}

@@ -77,7 +77,7 @@ impl Served for Daemon {
         if self.is_balanced(vm) {
             found.extend(findings::balance(
                 view.as_ref(),
-                self.provisioning.balloon(vm),
+                self.provisioning.setup(vm),
             ));
         }
         found

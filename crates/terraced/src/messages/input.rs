@@ -2,11 +2,11 @@
 
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
-use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{CollapseReport, OrderOutcome, ProviderReport};
 use terrace_proto::{Event, ProviderId, VmId};
 
 use super::found::{Discovered, DiscoveryScan};
+use crate::provisioning::GuestSetup;
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
@@ -32,8 +32,8 @@ pub enum Input {
     MoveFindings(VmId, Vec<Finding>),
     /// News of a VM's provider, which resizes it.
     Provider(ProviderNews),
-    /// The settings of a VM's balloon.
-    Balloon(ProviderId, BalloonSetup),
+    /// The set-up of a VM as far as balancing depends on it.
+    GuestSetup(ProviderId, GuestSetup),
     /// A question of the API.
     Ask(Question),
     /// The end of the loop.

@@ -4,6 +4,7 @@ use terrace_api::provision::{BalanceStatus, ProvisioningStatus};
 use terrace_host::Finding;
 use terrace_host::qemu::BalloonSetup;
 
+use super::guest::GuestSetup;
 use super::provider::size;
 
 /// The share below which the guest did not give back the memory that it claims to have given back.
@@ -61,7 +62,7 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
 /// The findings about a VM that is to be balanced.
 pub fn balance(
     provisioning: Option<&ProvisioningStatus>,
-    balloon: Option<BalloonSetup>,
+    setup: Option<&GuestSetup>,
 ) -> Vec<Finding> {
     let Some(provisioning) = provisioning else {
         return vec![Finding::missing(
@@ -82,8 +83,26 @@ pub fn balance(
         ));
     }
     findings.extend(swapping(balance));
+    findings.extend(phases(balance, setup));
+    let balloon = setup.and_then(|setup| setup.balloon);
     findings.extend(balloon.into_iter().flat_map(settings));
     findings
+}
+
+/// How it is found that a guest begins to use other memory.
+fn phases(balance: &BalanceStatus, setup: Option<&GuestSetup>) -> Option<Finding> {
+    let missing = setup.and_then(|setup| setup.walks_missing.as_ref());
+    let found = match missing {
+        None if balance.phase.as_ref()?.source == "page-walks" => {
+            "phases of its use of memory are found by page walks".to_owned()
+        }
+        None => return None,
+        Some(why) => format!(
+            "phases of its use of memory are found by its statistics; page walks would show sooner that it begins to use \
+             other memory, but are not counted: {why}"
+        ),
+    };
+    Some(Finding::ok("balance-phases", found))
 }
 
 /// Whether the VM takes part now.
@@ -209,24 +228,28 @@ mod tests {
     #[test]
     fn what_balancing_lacks_is_named() {
         assert_eq!(names(&balance(None, None)), ["balance"]);
-        let good = BalloonSetup {
-            deflates_on_oom: Some(true),
-            reports_free_pages: Some(true),
+        let with = |set| GuestSetup {
+            balloon: Some(BalloonSetup {
+                deflates_on_oom: set,
+                reports_free_pages: set,
+            }),
+            walks_missing: None,
         };
-        assert_eq!(names(&balance(Some(&balanced()), Some(good))), ["balance"]);
-        let old = BalloonSetup::default();
-        assert_eq!(names(&balance(Some(&balanced()), Some(old))), ["balance"]);
-        let bare = BalloonSetup {
-            deflates_on_oom: Some(false),
-            reports_free_pages: Some(false),
+        for good in [with(Some(true)), with(None)] {
+            assert_eq!(names(&balance(Some(&balanced()), Some(&good))), ["balance"]);
+        }
+        let bare = GuestSetup {
+            walks_missing: Some("this host has no PMU".into()),
+            ..with(Some(false))
         };
         let mut view = balanced();
         view.balance.as_mut().unwrap().used_swap_bytes = Some(0);
         assert_eq!(
-            names(&balance(Some(&view), Some(bare))),
+            names(&balance(Some(&view), Some(&bare))),
             [
                 "balance",
                 "balance-swap",
+                "balance-phases",
                 "balance-oom",
                 "balance-reporting"
             ]

@@ -2,26 +2,43 @@
 //!
 //! What follows from them is the engine's to decide (`terrace_core::arbiter`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use terrace_host::page_walks::PageWalks;
 use terrace_host::providers::StatsReader;
 use terrace_host::qemu::{BalloonSetup, Monitor, QemuError};
 use terrace_host::{HostRoot, process_memory};
-use terrace_proto::{Event, GuestMemory, MemoryStanding, ProviderId};
+use terrace_proto::{Event, GuestMemory, GuestWalks, MemoryStanding, ProviderId};
 
+use super::provider::plain;
 use super::qemu::Door;
+use crate::confine::{self, Role};
+
+/// Time after which it is tried again to count page walks, if they could not be.
+const COUNT_AGAIN: Duration = Duration::from_secs(600);
 
 /// The readings of one look at a VM.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Readings {
     /// The statistics; `None` if the provider reports them itself.
     pub memory: Option<GuestMemory>,
-    /// The settings of the VM's balloon, if it has one.
-    pub balloon: Option<BalloonSetup>,
+    /// The page walks of its programs, if they are counted.
+    pub walks: Option<u64>,
+    /// How it is set up.
+    pub setup: GuestSetup,
     /// Whether the VM is stopped, if that is known.
     pub is_paused: Option<bool>,
     /// Whether the VM migrates, if that is known.
     pub is_migrating: Option<bool>,
+}
+
+/// The set-up of a VM as far as balancing depends on it.
+#[derive(Clone, Debug, Default)]
+pub struct GuestSetup {
+    /// The settings of the VM's balloon, if it has one.
+    pub balloon: Option<BalloonSetup>,
+    /// The reason why its page walks are not counted; `None` if they are, or that is not known yet.
+    pub walks_missing: Option<String>,
 }
 
 impl Readings {
@@ -43,8 +60,11 @@ impl Readings {
         };
         let memory = self.memory.map(|memory| GuestMemory { provider, ..memory });
         let memory = memory.map(|memory| Event::GuestMemory(Box::new(memory)));
+        let walks = self.walks.map(|walks| GuestWalks { provider, walks });
         [Event::MemoryStanding(standing)]
             .into_iter()
+            // Statistics are judged by the phase.
+            .chain(walks.map(Event::GuestWalks))
             .chain(memory)
             .collect()
     }
@@ -56,7 +76,20 @@ pub struct GuestReader {
     /// Whether somebody wants to know.
     is_wanted: bool,
     stats: StatsReader,
+    walks: WalkReader,
     last: Option<Readings>,
+}
+
+/// The reader of a VM's page walks.
+#[derive(Default)]
+enum WalkReader {
+    /// Nothing was tried yet.
+    #[default]
+    New,
+    /// They are counted.
+    Counts(PageWalks),
+    /// They are not, for this reason, as it was found then.
+    Missing(String, Instant),
 }
 
 impl GuestReader {
@@ -66,6 +99,7 @@ impl GuestReader {
             monitor,
             is_wanted,
             stats: StatsReader::default(),
+            walks: WalkReader::default(),
             last: None,
         }
     }
@@ -83,17 +117,68 @@ impl GuestReader {
         let migration = monitor.migration()?;
         // Whether it runs counts, whatever its statistics.
         let memory = self.stats.read(monitor, Instant::now());
+        let walks = self.read_walks(monitor);
         Ok(Readings {
             memory: memory.ok(),
-            balloon: self.stats.setup(),
+            walks,
+            setup: GuestSetup {
+                balloon: self.stats.setup(),
+                walks_missing: self.walks.missing(),
+            },
             is_paused: Some(!status.running),
             is_migrating: Some(migration.is_some()),
         })
     }
 
+    /// The page walks so far.
+    fn read_walks(&mut self, monitor: &mut Monitor) -> Option<u64> {
+        if self.walks.is_to_begin(Instant::now()) {
+            self.walks = match self.count_walks(monitor) {
+                Ok(walks) => WalkReader::Counts(walks),
+                Err(why) => WalkReader::Missing(plain(&why), Instant::now()),
+            };
+        }
+        let WalkReader::Counts(walks) = &mut self.walks else {
+            return None;
+        };
+        let seen = walks.read();
+        seen.unwrap_or_else(|why| {
+            self.walks = WalkReader::Missing(why, Instant::now());
+            None
+        })
+    }
+
+    /// Begins to count.
+    fn count_walks(&self, monitor: &mut Monitor) -> Result<PageWalks, String> {
+        let Door { pid, root, .. } = self.monitor.clone();
+        let pid = pid.ok_or("its process is not known")?;
+        let threads = monitor.vcpu_threads().map_err(|error| error.to_string())?;
+        // By a thread that may, and that reads nothing of QEMU's.
+        let opened = confine::run(Role::Count, move || PageWalks::open(&root, pid, &threads));
+        let opened = opened.map_err(|error| error.to_string())?;
+        opened.map_err(|error| error.to_string())
+    }
+
     /// The readings of the last look, once.
     pub fn take(&mut self) -> Option<Readings> {
         self.last.take()
+    }
+}
+
+impl WalkReader {
+    fn is_to_begin(&self, now: Instant) -> bool {
+        match self {
+            Self::New => true,
+            Self::Counts(_) => false,
+            Self::Missing(_, at) => now.duration_since(*at) >= COUNT_AGAIN,
+        }
+    }
+
+    fn missing(&self) -> Option<String> {
+        match self {
+            Self::Missing(why, _) => Some(why.clone()),
+            Self::New | Self::Counts(_) => None,
+        }
     }
 }
 

@@ -28,7 +28,6 @@ use terrace_config::VmConfig;
 use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
-use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{
     CollapseRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery,
     ProviderSpec, SizeOrder, SizesAnswer, SizesWanted,
@@ -40,6 +39,7 @@ use terrace_sys::ProcessId;
 use tokio::sync::oneshot;
 
 pub use finder::finder;
+pub use guest::GuestSetup;
 pub use host::{host_findings, host_memory, shortage_finding, swap_finding};
 use provider::{Finder, VmContext};
 pub use provider::{size as size_text, three_ways};
@@ -77,8 +77,8 @@ struct ProvisionedVm {
     last_reason: u64,
     /// Orders that may be taken back.
     tickets: BTreeMap<OrderId, Ticket>,
-    /// The settings of its balloon, if it has one.
-    balloon: Option<BalloonSetup>,
+    /// How it is set up; `None`: nothing was read.
+    setup: Option<GuestSetup>,
     /// The VM's rights in the sharing of memory, as the engine knows them.
     rights: Option<MemoryRights>,
 }
@@ -200,7 +200,7 @@ impl Provisioning {
             process,
             last_reason: 0,
             tickets: BTreeMap::new(),
-            balloon: None,
+            setup: None,
             // An operator's settings outlive the VM's process.
             rights,
         };
@@ -262,16 +262,16 @@ impl Provisioning {
         self.provisioned.get(&vm)?.rights
     }
 
-    /// Takes in the settings of a VM's balloon.
-    pub fn balloon_seen(&mut self, provider: ProviderId, setup: BalloonSetup) {
+    /// Takes in how a VM is set up.
+    pub fn set_up(&mut self, provider: ProviderId, setup: GuestSetup) {
         if let Some(provisioned) = self.of(provider) {
-            provisioned.balloon = Some(setup);
+            provisioned.setup = Some(setup);
         }
     }
 
-    /// The settings of a VM's balloon, if they were read.
-    pub fn balloon(&self, vm: VmKey) -> Option<BalloonSetup> {
-        self.provisioned.get(&vm)?.balloon
+    /// The set-up of a VM, if it was read.
+    pub fn setup(&self, vm: VmKey) -> Option<&GuestSetup> {
+        self.provisioned.get(&vm)?.setup.as_ref()
     }
 
     /// Ends the reconcilers of VMs that are gone, and returns the events for the engine.

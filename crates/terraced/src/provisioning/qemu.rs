@@ -34,6 +34,7 @@ pub fn find(context: &VmContext) -> Find {
         let monitor = Door {
             path: context.monitor.clone(),
             pid: context.pid,
+            root: context.root.clone(),
         };
         let is_balanced = context.config.balance.takes_part();
         let found = providers::probe(&mut monitor.connect()?).map_err(trouble)?;
@@ -61,8 +62,10 @@ pub fn find(context: &VmContext) -> Find {
 /// A VM's monitor, and its process: the path may change hands when the VM ends.
 #[derive(Clone)]
 pub(super) struct Door {
-    path: PathBuf,
-    pid: Option<u32>,
+    pub path: PathBuf,
+    pub pid: Option<u32>,
+    /// The root folder of the host's files.
+    pub root: HostRoot,
 }
 
 /// A VM with virtio-mem devices.

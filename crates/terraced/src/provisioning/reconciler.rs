@@ -464,12 +464,12 @@ impl Body {
     fn tell_of_guest(&mut self) -> bool {
         let balance = self.context.config.balance;
         let readings = self.sought.provider.as_mut().and_then(|p| p.guest());
-        let readings = readings.unwrap_or_default();
-        if let Some(setup) = readings.balloon {
+        if let Some(readings) = &readings {
             // Whether anybody receives it, the events after it tell.
-            let input = Input::Balloon(self.questions.id, setup);
+            let input = Input::GuestSetup(self.questions.id, readings.setup.clone());
             let _ = self.questions.inbox.send(input);
         }
+        let readings = readings.unwrap_or_default();
         let (root, pid) = (&self.context.root, self.context.pid);
         let events = readings.events(self.questions.id, balance.takes_part(), root, pid);
         events

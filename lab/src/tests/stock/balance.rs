@@ -141,6 +141,7 @@ pub fn unused() -> Result<()> {
         Ok(unused > 0 && mapped - unused <= most * MIB)
     })?;
     expect_curve(&ages)?;
+    expect_phases(&guests)?;
     let had = guests.size_mib(BUSY)?;
     // How much of it is enough depends on how fast the machine is: what helps nobody comes back.
     guests.until("the guest that swaps has some of it", |guests| {
@@ -153,6 +154,20 @@ pub fn unused() -> Result<()> {
     guests.idle.expect_native_intact(&own.name)?;
     tiered::expect_a_quiet_kernel(&mut guests.busy, MARK)?;
     tiered::expect_a_quiet_kernel(&mut guests.idle, MARK)
+}
+
+/// The first program of the idle guest has ended, and another one began: its phase is not the first one.
+fn expect_phases(guests: &Balanced) -> Result<()> {
+    let phase = guests.provisioning(IDLE)?["balance"]["phase"].take();
+    println!("its phase: {phase}");
+    // Which of the two, the machine's processors decide.
+    let source = phase["source"].as_str();
+    ensure!(
+        matches!(source, Some("statistics" | "page-walks")),
+        "{phase}"
+    );
+    ensure!(phase["changes"].as_u64() > Some(0), "{phase}");
+    Ok(())
 }
 
 /// The curve of a program that uses a part of its memory again and again: little below that part is enough, and all above it is.

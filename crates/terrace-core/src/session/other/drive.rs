@@ -186,6 +186,7 @@ impl Driver {
             | Event::GuestMemory(_)
             | Event::HostMemory(_)
             | Event::AgentMemory(_)
+            | Event::GuestWalks(_)
             | Event::Collapsed(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
