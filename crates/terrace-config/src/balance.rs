@@ -6,6 +6,8 @@ use serde::Deserialize;
 use terrace_core::EngineConfig;
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 
+use crate::wording;
+
 /// Whether sizes that the rule finds are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -42,22 +44,37 @@ pub(crate) struct RawBalance {
     pub(crate) mode: BalanceMode,
     pub(crate) share: BalanceShare,
     pub(crate) price_ratio: f64,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) reserve_percent: u8,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) dead_band_percent: u8,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) cache_percent: u8,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) age_window_ms: u64,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) shrink_percent: u8,
     pub(crate) least_shrink: ByteSize,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) cycle_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) turn_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) valley_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) relief_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) lend_again_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) review_ms: u64,
     pub(crate) retry_factor: u32,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) host_reserve_percent: u8,
+    #[serde(deserialize_with = "wording::percent")]
     pub(crate) host_waits_percent: u8,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) settle_ms: u64,
+    #[serde(deserialize_with = "wording::ms")]
     pub(crate) boot_ms: u64,
     pub(crate) collapse_per_s: ByteSize,
 }
@@ -284,6 +301,27 @@ mod tests {
         assert!(refused(little).contains("balance.collapse_per_s = 1.0 MiB"));
         let here = "[engine.provision]\ncollapse_bytes_per_s = 2097152";
         assert!(refused(here).contains("[balance]"));
+        for wrong in ["500", "0.05", "-1", "\"5 %\""] {
+            let said = refused(&format!("[balance]\nreserve_percent = {wrong}"));
+            assert!(
+                said.contains("a whole number of percent, from 0 to 100"),
+                "{said}"
+            );
+        }
+        let said = refused("[balance]\ncycle_ms = \"5s\"");
+        assert!(
+            said.contains("whole number of milliseconds without a unit"),
+            "{said}"
+        );
+        let said = refused("[vm.a]\nbalance = \"off\"");
+        assert!(
+            said.contains("true or false, without quotation marks"),
+            "{said}"
+        );
+        let said = refused(
+            "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"1GiB\"\n[vm.a]\nmemory_floor = \"2GiB\"",
+        );
+        assert!(said.contains("memory_floor"), "{said}");
         assert!(refused("[balance]\nmode = \"auto\"").contains("unknown variant `auto`"));
     }
 }

@@ -197,6 +197,7 @@ impl Config {
                 .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg))
                 .with_context(|| format!("vm.{name}"))?;
         }
+        self.check_floors()?;
         // A VM that has no section.
         let other = self
             .vm("another")
@@ -208,6 +209,31 @@ impl Config {
             choice.resolve_live(&key)?;
         }
         Ok(())
+    }
+
+    /// Refuses a floor that no VM can have.
+    fn check_floors(&self) -> Result<()> {
+        let capacity = self.engine.arbiter.capacity_bytes;
+        for (name, floor) in self.floors() {
+            ensure!(
+                capacity == 0 || floor <= capacity,
+                "{name}.memory_floor ({}) is above the capacity of all tiers together ({})",
+                ByteSize(floor),
+                ByteSize(capacity)
+            );
+        }
+        Ok(())
+    }
+
+    /// The least memory of each VM that has a section, and of one that has none, bytes; with the section's path.
+    fn floors(&self) -> Vec<(String, u64)> {
+        let named = self
+            .vms
+            .keys()
+            .map(|name| (format!("vm.{name}"), name.as_str()));
+        let all = named.chain([("defaults".to_owned(), "")]);
+        all.filter_map(|(path, name)| Some((path, self.vm(name).ok()?.balance.floor_bytes?)))
+            .collect()
     }
 
     /// Warnings about settings that are valid and have no effect, for people; each begins with the path of its key.
@@ -242,6 +268,20 @@ impl Config {
                 "balance.mode: no VM has a memory_floor, so none takes part. Set it under [vm.NAME] or [defaults]"
                     .to_owned(),
             );
+        }
+        let capacity = arbiter.capacity_bytes;
+        let floors = self.floors().into_iter();
+        let floors = floors
+            .filter(|(path, _)| path != "defaults")
+            .map(|(_, floor)| floor);
+        let sum = floors.fold(0, u64::saturating_add);
+        if capacity > 0 && sum > capacity {
+            warnings.push(format!(
+                "vm: the memory_floor of all VMs ({}) is above the capacity of all tiers together ({}): while all run, memory is not \
+                 shared",
+                ByteSize(sum),
+                ByteSize(capacity)
+            ));
         }
         let has_capacity = |tier: &&TierNodes| tier.engine.capacity_bytes.is_some();
         let (with, without): (Vec<_>, Vec<_>) = self.tiers.iter().partition(has_capacity);
@@ -481,6 +521,14 @@ mod tests {
         let tiers = "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"4GiB\"\n[[tier]]\nname = \"b\"\nnodes = [1]\n";
         assert!(warnings(tiers)[0].contains("tier a has one and tier b has none"));
         assert!(warnings(&format!("[balance]\nmode = \"off\"\n{tiers}")).is_empty());
+        let floors = |b: u64| {
+            format!(
+                "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"4GiB\"\n[vm.a]\nmemory_floor = \"3GiB\"\n[vm.b]\nmemory_floor = \"{b}GiB\"\n"
+            )
+        };
+        assert!(warnings(&floors(1)).is_empty());
+        assert!(warnings(&floors(2))[0].contains("(5.0 GiB) is above the capacity"));
+        assert!(refused(&floors(5)).contains("vm.b.memory_floor (5.0 GiB) is above"));
     }
 
     #[test]

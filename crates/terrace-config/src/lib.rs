@@ -15,6 +15,7 @@ mod security;
 mod sizes;
 mod sources;
 mod tiers;
+mod wording;
 mod writes;
 
 pub use agent::{AgentConfig, Fallback, Management, VmMode};

@@ -15,6 +15,7 @@ use crate::balance::RawBalance;
 use crate::discover::Discover;
 use crate::mover::Mover;
 use crate::security::Security;
+use crate::wording;
 
 /// The file as written.
 #[derive(Debug, Default, Deserialize)]
@@ -81,6 +82,7 @@ pub(crate) struct RawVm {
     pub(crate) hyperflex_nodes: Option<Vec<u32>>,
     pub(crate) nobody_pins: Option<bool>,
     pub(crate) do_not_pin: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "wording::switch")]
     pub(crate) balance: Option<bool>,
     pub(crate) memory_floor: Option<ByteSize>,
     pub(crate) memory_ceiling: Option<ByteSize>,
