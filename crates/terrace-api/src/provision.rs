@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
     BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState, OrderView, Ordered,
-    ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
+    ProvisionedTier, ProvisioningStatus, Resident, SharedMemory, SizeChange,
 };
 
 /// `GET /v1/plan`: the sizes that the sharing of memory between VMs would order now.
@@ -15,6 +15,34 @@ pub struct SizePlan {
     pub changes: Vec<PlannedSize>,
     /// The other VMs with resizable memory.
     pub unchanged: Vec<Unchanged>,
+    /// The memory that VMs share; `null` if it is not shared.
+    #[serde(default)]
+    pub shared: Option<SharedMemory>,
+    /// The VMs that share it, whether they would change size or not.
+    #[serde(default)]
+    pub vms: Vec<SharingVm>,
+}
+
+/// A VM that shares memory with others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharingVm {
+    /// Name of the VM.
+    pub vm: String,
+    /// The memory that it has, bytes.
+    pub size_bytes: u64,
+    /// The least that it is left, bytes.
+    pub floor_bytes: u64,
+    /// The most that it is given, bytes.
+    pub ceiling_bytes: u64,
+    /// Its weight: its lost time counts so many thousandths.
+    pub weight: u32,
+    /// Memory that its guest calls free, bytes; `null`: not known.
+    pub free_bytes: Option<u64>,
+    /// Swap that its guest uses, bytes; `null`: not known.
+    pub used_swap_bytes: Option<u64>,
+    /// Whether its guest swaps.
+    pub is_swapping: bool,
 }
 
 /// A VM that would change size.

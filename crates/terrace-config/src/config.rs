@@ -211,6 +211,11 @@ impl Config {
         Ok(())
     }
 
+    /// The names of VMs that have a section of their own.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        self.vms.keys().map(String::as_str)
+    }
+
     /// Refuses a floor that no VM can have.
     fn check_floors(&self) -> Result<()> {
         let capacity = self.engine.arbiter.capacity_bytes;

@@ -1,9 +1,10 @@
 //! The view of the arbiter for people.
 
-use terrace_proto::provision::BalanceStatus;
+use terrace_proto::provision::{BalanceStatus, SharedMemory};
 use terrace_proto::{ProviderId, Tick};
 
 use super::Arbiter;
+use super::kinds::{Kinds, kind};
 use super::member::Member;
 use crate::config::Rule;
 use crate::provision::ON_ITS_WAY;
@@ -36,6 +37,34 @@ impl Arbiter {
             phase: member.facts.phase.view(now),
             // The engine's to say.
             ages: None,
+        })
+    }
+}
+
+impl Arbiter {
+    /// The memory that VMs share; `None`: no VM takes part.
+    #[must_use]
+    pub fn shared(&self, now: Tick) -> Option<SharedMemory> {
+        let host = self.host(now);
+        let mut held = Kinds::default();
+        let mut members = self.members.values();
+        members
+            .clone()
+            .for_each(|member| held.add(&member.most_each()));
+        let has = |tiered: bool| move |member: &Member| (member.tiers() > 1) == tiered;
+        // What is configured is there once, for either kind of VMs.
+        let (whole, tiered) = (
+            members.any(has(false)),
+            self.members.values().any(has(true)),
+        );
+        let sum = |kinds: &Kinds| {
+            let of = |is_there: bool, bytes: u64| if is_there { bytes } else { 0 };
+            of(whole, kinds[0]).saturating_add(of(tiered, kinds.from(kind(2, 0))))
+        };
+        (whole || tiered).then(|| SharedMemory {
+            capacity_bytes: sum(&host.capacity),
+            held_bytes: sum(&held),
+            reserve_bytes: sum(&host.reserve),
         })
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use terrace_proto::provision::{AgesPoint, AgesStatus, Origin, ProvisioningStatus, SizeChange};
+use terrace_proto::provision::{
+    AgesPoint, AgesStatus, Origin, ProvisioningStatus, SharedMemory, SizeChange,
+};
 use terrace_proto::{Command, Event, ProviderId, Tick, VmId};
 
 use super::vm::Vm;
@@ -143,6 +145,12 @@ impl Engine {
         let others = self.others(now);
         let plan = self.arbiter.plan(now, &others).into_iter();
         plan.map(|(id, change)| (others.name(id), change)).collect()
+    }
+
+    /// The memory that VMs share; `None`: no VM takes part.
+    #[must_use]
+    pub fn shared_memory(&self, now: Tick) -> Option<SharedMemory> {
+        self.arbiter.shared(now)
     }
 
     /// The ages of a VM's memory for people.

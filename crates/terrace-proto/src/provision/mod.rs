@@ -11,7 +11,8 @@ pub use huge::{
 };
 pub use status::{
     AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState,
-    OrderView, Ordered, PhaseStatus, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
+    OrderView, Ordered, PhaseStatus, ProvisionedTier, ProvisioningStatus, Resident, SharedMemory,
+    SizeChange,
 };
 
 use std::marker::PhantomData;

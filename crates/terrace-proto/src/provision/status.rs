@@ -140,6 +140,18 @@ pub struct BalanceStatus {
     pub ages: Option<AgesStatus>,
 }
 
+/// The memory that VMs share, all tiers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharedMemory {
+    /// All of it: the configured capacity, or what the VMs had when they came, bytes.
+    pub capacity_bytes: u64,
+    /// The part that VMs have or are on their way to, bytes.
+    pub held_bytes: u64,
+    /// The part that is kept for VMs that begin to swap, bytes.
+    pub reserve_bytes: u64,
+}
+
 /// The phase of a VM's use of memory: what was found out about it before that says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,7 +1,7 @@
 //! `GET /v1/plan`: the sizes that the sharing of memory between VMs would order now.
 
 use terrace_api::provision::{
-    BalanceStatus, PlannedSize, ProvisionedTier, ProvisioningStatus, SizePlan, Unchanged,
+    BalanceStatus, PlannedSize, ProvisionedTier, ProvisioningStatus, SharingVm, SizePlan, Unchanged,
 };
 
 use crate::provisioning::size_text;
@@ -14,13 +14,16 @@ pub fn size_plan(served: &dyn Served) -> SizePlan {
     let changes: Vec<PlannedSize> = planned
         .map(|(vm, change)| PlannedSize { vm, change })
         .collect();
-    let mut unchanged = Vec::new();
+    let (mut unchanged, mut vms) = (Vec::new(), Vec::new());
     let changes_some = !changes.is_empty();
     for (vm, entry) in served.vms().iter() {
-        let changes = changes.iter().any(|change| change.vm == entry.name);
-        let Some(provisioning) = served.provisioning(vm).filter(|_| !changes) else {
+        let Some(provisioning) = served.provisioning(vm) else {
             continue;
         };
+        vms.extend(sharing(&entry.name, &provisioning));
+        if changes.iter().any(|change| change.vm == entry.name) {
+            continue;
+        }
         unchanged.push(Unchanged {
             vm: entry.name.clone(),
             left_alone: match &provisioning.balance {
@@ -29,7 +32,36 @@ pub fn size_plan(served: &dyn Served) -> SizePlan {
             },
         });
     }
-    SizePlan { changes, unchanged }
+    let shared = served.engine().shared_memory(served.now());
+    SizePlan {
+        changes,
+        unchanged,
+        shared: shared.filter(|_| !vms.is_empty()),
+        vms,
+    }
+}
+
+/// The part of a VM in the sharing of memory; `None`: it has no floor, and so none.
+fn sharing(name: &str, provisioning: &ProvisioningStatus) -> Option<SharingVm> {
+    let balance = provisioning.balance.as_ref();
+    let balance = balance.filter(|balance| balance.floor_bytes > 0)?;
+    let (size_bytes, whole) = sizes(provisioning);
+    Some(SharingVm {
+        vm: name.to_owned(),
+        size_bytes,
+        floor_bytes: balance.floor_bytes,
+        ceiling_bytes: balance.ceiling_bytes.unwrap_or(whole).min(whole),
+        weight: balance.weight,
+        free_bytes: balance.free_bytes,
+        used_swap_bytes: balance.used_swap_bytes,
+        is_swapping: balance.is_swapping,
+    })
+}
+
+/// The memory of a VM, and the most that it could have, bytes.
+fn sizes(provisioning: &ProvisioningStatus) -> (u64, u64) {
+    let sum = |of: fn(&ProvisionedTier) -> u64| provisioning.tiers.iter().map(of).sum::<u64>();
+    (sum(|tier| tier.size_bytes), sum(|tier| tier.whole_bytes))
 }
 
 /// Why a VM keeps its size; `None`: it has what it needs. `nobody_gives`: no VM would change size now.
@@ -42,8 +74,7 @@ fn why(
     if let Some(why) = known.or_else(|| balance.statistics_missing.clone()) {
         return Some(why);
     }
-    let sum = |of: fn(&ProvisionedTier) -> u64| provisioning.tiers.iter().map(of).sum::<u64>();
-    let (size, whole) = (sum(|tier| tier.size_bytes), sum(|tier| tier.whole_bytes));
+    let (size, whole) = sizes(provisioning);
     let ceiling = balance.ceiling_bytes.unwrap_or(whole).min(whole);
     match balance.is_swapping {
         false => None,

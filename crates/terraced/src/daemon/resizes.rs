@@ -166,6 +166,19 @@ impl Daemon {
         !is_off && takes_part.is_some_and(|config| config.balance.takes_part())
     }
 
+    /// Sections of the configuration whose VM is not there.
+    pub fn sections_without_vm(&self) -> Option<Finding> {
+        let is_there = |name: &str| self.vms.iter().any(|(_, entry)| entry.name == name);
+        let gone: Vec<&str> = self.config.named().filter(|name| !is_there(name)).collect();
+        (!gone.is_empty()).then(|| {
+            let found = format!(
+                "no VM of these names runs (QEMU's -name), which have a section [vm.NAME]: {}",
+                gone.join(", ")
+            );
+            Finding::ok("vm-sections", found)
+        })
+    }
+
     /// Findings about the host's resizable memory, for `doctor`.
     pub fn provisioning_host_findings(&self) -> Vec<Finding> {
         if self.provisioning.is_empty() {

@@ -52,12 +52,14 @@ impl Served for Daemon {
         let discovered = self.discoverer.findings();
         let provisioning = self.provisioning_host_findings();
         let log = self.session.log_finding();
+        let sections = self.sections_without_vm();
         Box::new(move || {
             let mut findings = host();
             findings.extend(confine::findings());
             findings.extend(discovered);
             findings.extend(provisioning);
             findings.extend(log);
+            findings.extend(sections);
             findings
         })
     }

@@ -352,6 +352,10 @@ fn sizes_are_said_and_not_ordered_by_default() {
     assert!(host.said("b", "it would be resized from 512 MiB to"));
     assert_eq!(host.until("a", |a| a.is_swapping).mode, "observe");
     let plan: SizePlan = host.0.get("/v1/plan").unwrap();
+    let shared = plan.shared.unwrap();
+    assert_eq!(shared.held_bytes, (256 + RAM) * MIB, "{shared:?}");
+    let names: Vec<&str> = plan.vms.iter().map(|vm| vm.vm.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
     let of = |vm: &str| plan.changes.iter().find(|planned| planned.vm == vm);
     let change = &of("b").unwrap_or_else(|| panic!("{plan:?}")).change;
     assert!(change.to_bytes < RAM * MIB && change.why.contains("a has use for more"));

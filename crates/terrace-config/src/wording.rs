@@ -1,0 +1,69 @@
+//! Values of which a wrong one is answered in the words of an operator, not in those of the parser.
+
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{Error, Visitor};
+
+/// A whole number up to `MAX`, which the text describes.
+struct Whole {
+    most: u64,
+    text: &'static str,
+}
+
+impl Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<u64, E> {
+        let number = u64::try_from(value).ok().filter(|n| *n <= self.most);
+        number.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Signed(value), &self))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<u64, E> {
+        match value <= self.most {
+            true => Ok(value),
+            false => Err(E::invalid_value(
+                serde::de::Unexpected::Unsigned(value),
+                &self,
+            )),
+        }
+    }
+}
+
+/// A share in percent.
+pub(crate) fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    let value = from.deserialize_any(Whole {
+        most: 100,
+        text: "a whole number of percent, from 0 to 100",
+    })?;
+    u8::try_from(value).map_err(D::Error::custom)
+}
+
+/// A time in milliseconds.
+pub(crate) fn ms<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    from.deserialize_any(Whole {
+        most: u64::MAX,
+        text: "a whole number of milliseconds without a unit, such as 5000",
+    })
+}
+
+/// A switch.
+pub(crate) fn switch<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    struct Switch;
+    impl Visitor<'_> for Switch {
+        type Value = bool;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("true or false, without quotation marks")
+        }
+
+        fn visit_bool<E: Error>(self, value: bool) -> Result<bool, E> {
+            Ok(value)
+        }
+    }
+    from.deserialize_any(Switch).map(Some)
+}
