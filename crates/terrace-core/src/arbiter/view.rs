@@ -25,7 +25,7 @@ impl Arbiter {
             weight: member.rights.weight,
             left_alone: match self.halted {
                 true => Some("an operator paused all VMs (`terrace resume` undoes it)".into()),
-                false => left_alone(member),
+                false => left_alone(member, self.config.rule),
             },
             statistics_missing: guest.silence.map(super::guest::Silence::text),
             statistics_age_s: age_s(member, now),
@@ -88,13 +88,17 @@ fn share(rule: Rule) -> &'static str {
 }
 
 /// Why the VM is not resized, if it is not.
-fn left_alone(member: &Member) -> Option<String> {
+fn left_alone(member: &Member, rule: Rule) -> Option<String> {
     let still = member.sizes.as_ref().and_then(|sizes| sizes.still);
     let alone = member
         .facts
         .standing
         .alone
         .map(super::standing::Alone::text);
+    let trades_nothing = rule == Rule::Trade && member.tiers() == 1;
     let why = alone.or(still.filter(|why| *why != ON_ITS_WAY));
+    let why = why.or(trades_nothing.then_some(
+        "share = \"trade\" exchanges memory of one tier for that of another, and its device knows one size for all",
+    ));
     why.map(str::to_owned)
 }

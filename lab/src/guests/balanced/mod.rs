@@ -253,6 +253,17 @@ impl Balanced {
         Ok(())
     }
 
+    /// Waits until the daemon knows the size of a guest that was started in another one's place.
+    pub fn until_known(&self, vm: &str) -> Result<()> {
+        let mut wait = Wait::begin_silently("the new guest is known", PATIENCE);
+        // Until the daemon finds it, there is no such VM.
+        while !self.size_mib(vm).is_ok_and(|size| size.is_some()) {
+            wait.go_on()?;
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
     /// Waits until something is so.
     pub fn until(
         &mut self,

@@ -48,9 +48,7 @@ pub fn churn() -> Result<()> {
     let mut first = None;
     for number in 1..=GUESTS {
         guests = guests.replace_idle(By::Balloon)?;
-        guests.until("the new guest is known", |guests| {
-            Ok(guests.size_mib(IDLE).is_ok_and(|size| size.is_some()))
-        })?;
+        guests.until_known(IDLE)?;
         // Some grow beyond what they have, and some end at once.
         if number % 3 > 0 {
             let more = program("own", 64 + 60 * (number % 5), 16 * (number % 5));

@@ -415,6 +415,16 @@ fn vms_that_are_left_alone_say_why() {
 }
 
 #[test]
+fn a_trade_that_a_balloon_cannot_do_is_said() {
+    let (a, b) = (Vm::new(256, 400), Vm::new(RAM, 100));
+    let trade = ON.replace("mode", "share = \"trade\"\nmode");
+    let host = host(&[&a, &b], &format!("{trade}{FLOORS}"));
+    let why = |seen: &BalanceStatus| seen.left_alone.clone().unwrap_or_default();
+    host.until("a", |seen| why(seen).contains("knows one size for all"));
+    assert!(a.inside().orders.is_empty() && b.inside().orders.is_empty());
+}
+
+#[test]
 fn an_operators_resize_ends_balancing_and_says_so() {
     let (a, b) = (Vm::new(300, 100), Vm::new(RAM, 100));
     let host = host(&[&a, &b], &format!("{ON}{FLOORS}"));
