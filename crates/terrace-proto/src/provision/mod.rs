@@ -10,8 +10,8 @@ pub use huge::{
     NotCollapsed,
 };
 pub use status::{
-    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState,
-    OrderView, Ordered, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
+    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, HugeSteps, OrderCounts,
+    OrderState, OrderView, Ordered, ProvisionedTier, ProvisioningStatus, Resident, SizeChange,
 };
 
 use std::marker::PhantomData;
