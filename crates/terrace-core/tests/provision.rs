@@ -397,7 +397,7 @@ fn what_pins_memory_and_a_pause_are_in_the_way_of_huge_pages() {
 }
 
 #[test]
-fn what_grew_by_others_or_by_less_than_a_huge_page_is_left_as_it_is() {
+fn what_grew_by_others_or_by_too_little_is_left_as_it_is() {
     let sizes_itself = |host: &mut Providers, bytes: u64| {
         let tiers = &mut host.vms.get_mut(&1).unwrap().status.as_mut().unwrap().tiers;
         (tiers[0].size_bytes, tiers[0].target_bytes) = (bytes, bytes);

@@ -187,7 +187,7 @@ impl Ballooned {
 }
 
 #[test]
-fn no_page_moves_while_huge_pages_are_made_and_none_are_made_while_pages_move() {
+fn moves_and_huge_pages_of_a_vm_keep_out_of_each_others_way() {
     let mut vm = Ballooned::new(10);
     vm.grow();
     vm.run_for(120);

@@ -1,4 +1,4 @@
-//! What is known of a VM's memory for a pass through it.
+//! Knowledge of a VM's memory for a pass through it.
 //!
 //! The kernel names the flags of mappings, and the share of huge pages, in `smaps` alone. To write it it walks all page
 //! tables of the process under its lock, so it is read at the beginning of a pass and at its end. Between, the list of
@@ -14,7 +14,7 @@ use super::{HugeTarget, not_now};
 use crate::HostRoot;
 use crate::memory_map::{AnonymousMapping, MappingsFile, anonymous_mappings};
 
-/// What the steps of a pass know of the VM's memory.
+/// The knowledge that the steps of a pass share of the VM's memory.
 #[derive(Debug, Default)]
 pub struct HugePass {
     /// The process, and the setting, that the rest is about.

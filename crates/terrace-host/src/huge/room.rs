@@ -28,7 +28,7 @@ pub(super) struct Room<'a> {
     root: &'a HostRoot,
     /// The cgroups of the VM and their parents; none if they are not known.
     cgroups: Vec<PathBuf>,
-    looked_at: Option<Instant>,
+    read_at: Option<Instant>,
     /// Free huge pages of each node.
     free: BTreeMap<u32, u64>,
 }
@@ -50,7 +50,7 @@ impl<'a> Room<'a> {
         Self {
             root,
             cgroups: paying_cgroups(root, pid).unwrap_or_default(),
-            looked_at: None,
+            read_at: None,
             free: BTreeMap::new(),
         }
     }
@@ -60,8 +60,8 @@ impl<'a> Room<'a> {
     /// # Errors
     /// If that is not known, or a cgroup has no room for one.
     pub fn on(&mut self, node: u32) -> Result<Free, NotCollapsed> {
-        if self.looked_at.is_none_or(|at| at.elapsed() >= AGE) {
-            self.look()?;
+        if self.read_at.is_none_or(|at| at.elapsed() >= AGE) {
+            self.read()?;
         }
         let of_node = self.free.get(&node).copied().unwrap_or(0);
         let mut all = self.free.values();
@@ -79,7 +79,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    fn look(&mut self) -> Result<(), NotCollapsed> {
+    fn read(&mut self) -> Result<(), NotCollapsed> {
         let text = self.root.read("proc/buddyinfo");
         self.free = free_blocks(&text.map_err(|error| not_now(&error))?);
         if let Some(full) = self.cgroups.iter().find(|folder| !has_room(folder)) {
@@ -87,7 +87,7 @@ impl<'a> Room<'a> {
             let why = format!("its cgroup {full} is too near to its limit of memory");
             return Err(NotCollapsed::NotNow(why));
         }
-        self.looked_at = Some(Instant::now());
+        self.read_at = Some(Instant::now());
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Search<'a> {
     pub tried: Vec<BlockOutcome>,
 }
 
-/// What a block means for the search.
+/// The consequence of a block for the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Continue,

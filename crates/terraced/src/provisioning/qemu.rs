@@ -86,7 +86,7 @@ struct OneBalloon {
     /// Whether that size was reached.
     is_met: bool,
     watch: Watch,
-    /// What the steps of a pass through its memory know of it.
+    /// The knowledge that the steps of a pass through its memory share.
     pass: Arc<Mutex<HugePass>>,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Obstacle {
 }
 
 impl Obstacle {
-    /// Something is in the way for now: the time of the next try. `None` if it has waited for too long.
+    /// Takes in that something is in the way for now. Returns the time of the next try; `None` if it has waited for too long.
     pub fn wait(&mut self, now: Tick) -> Option<Tick> {
         self.lasts_until = None;
         let since = *self.since.get_or_insert(now);
@@ -40,7 +40,7 @@ impl Obstacle {
         Some(now.after(pause.min(LONGEST_WAIT)))
     }
 
-    /// It is not possible at all. Returns the time of the next try, and whether it is to be said.
+    /// Takes in that it is not possible at all. Returns the time of the next try, and whether it is to be said.
     pub fn last(&mut self, now: Tick) -> (Tick, bool) {
         let until = now.after(LASTING);
         (self.waits, self.since, self.lasts_until) = (0, None, Some(until));

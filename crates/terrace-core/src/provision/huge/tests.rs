@@ -195,7 +195,7 @@ fn is_in_the_way(huge: &mut Huge, now: Tick) {
 }
 
 #[test]
-fn what_passes_is_waited_for_longer_and_longer_and_no_more_after_an_hour() {
+fn what_passes_is_waited_for_less_often_and_for_an_hour() {
     let mut huge = grown();
     let mut pauses = Vec::new();
     let mut now = 20;
@@ -249,7 +249,7 @@ fn another_vms_turn_is_no_obstacle() {
 }
 
 #[test]
-fn what_lasts_is_looked_at_again_after_ten_minutes_and_said_once() {
+fn what_lasts_is_tried_again_after_ten_minutes_and_said_once() {
     let mut huge = grown();
     let never = |huge: &mut Huge, now: u64| {
         huge.step(ID, 64 << 20, 5);
@@ -280,7 +280,7 @@ fn what_lasts_is_looked_at_again_after_ten_minutes_and_said_once() {
 }
 
 #[test]
-fn a_host_without_a_free_huge_page_is_waited_for_and_no_block_is_blamed() {
+fn a_host_without_a_free_huge_page_is_no_blocks_fault() {
     let mut huge = grown();
     for (now, due) in [(20, 25), (25, 35), (35, 55), (55, 95)] {
         assert!(huge.step(ID, 64 << 20, 5).leave.is_empty());
@@ -300,7 +300,7 @@ fn a_host_without_a_free_huge_page_is_waited_for_and_no_block_is_blamed() {
 }
 
 #[test]
-fn a_guest_that_touches_a_block_now_and_then_is_not_searched_for_ever() {
+fn a_guest_that_touches_few_blocks_is_not_searched_for_ever() {
     let passes = |blocks: u64| {
         let mut huge = grown();
         let mut now = 20;

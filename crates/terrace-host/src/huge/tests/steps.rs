@@ -174,9 +174,9 @@ fn a_step_that_is_told_to_end_tries_no_further_block() {
 }
 
 #[test]
-fn page_tables_are_walked_for_the_share_once_at_each_end_of_a_pass() {
+fn page_tables_are_walked_at_the_ends_of_a_pass_alone() {
     let Some((_guest, target, played)) =
-        played("page_tables_are_walked_for_the_share_once_at_each_end_of_a_pass")
+        played("page_tables_are_walked_at_the_ends_of_a_pass_alone")
     else {
         return;
     };

@@ -52,7 +52,7 @@ fn request() -> CollapseRequest {
     }
 }
 
-/// What a step that a test scripts does.
+/// The work of a step that a test scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Collapses one block after the other until it is told that it is over.
@@ -250,9 +250,9 @@ fn host() -> Host {
     let thp = "sys/kernel/mm/transparent_hugepage/enabled";
     crate::played::put(folder.path(), thp, "[always] madvise never");
     std::os::unix::fs::symlink("/proc", folder.path().join("proc")).unwrap();
-    let words = 3 * BLOCK / 8;
+    let count = 3 * BLOCK / 8;
     // The test's to the end of the process: other tests' memory may lie beside it.
-    let all = vec![7_u64; words].leak();
+    let all = vec![7_u64; count].leak();
     let skip = all.as_ptr().align_offset(BLOCK);
     let ram = &mut all[skip..skip + 2 * BLOCK / 8];
     let qemu = Qemu::default().with_balloon(true);
@@ -277,7 +277,7 @@ fn started() -> u64 {
 }
 
 #[test]
-fn a_balloons_qemu_gets_huge_pages_of_what_its_monitor_calls_ram() {
+fn a_balloons_qemu_gets_huge_pages_of_its_ram() {
     let host = host();
     let step = host.prepare(started()).unwrap();
     let done = match step(&|| false) {
