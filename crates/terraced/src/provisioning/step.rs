@@ -31,6 +31,7 @@ pub struct Orders(Arc<AtomicU64>);
 impl Orders {
     /// Counts an order, before it is sent on its way.
     pub fn count(&self) {
+        // Steps compare it for equality alone, so it may wrap.
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -89,6 +90,7 @@ impl Running {
 
     /// Waits for the step to end, which an order told it to.
     pub fn wait(&mut self) {
+        // Once: if the kernel does not let go of it, the orders that follow are not held up as well.
         if let Some(end) = self.0.take() {
             end.wait(Instant::now() + LAST_BLOCK);
         }

@@ -263,6 +263,7 @@ impl Huge {
         let bytes = self.count(&done.blocks);
         self.show(done, bytes);
         let lacks = lacks_huge_pages(done);
+        // What was collapsed before the host had no more shows that waiting helps.
         if bytes > 0 || !lacks {
             self.obstacle.pass();
         }
@@ -291,6 +292,7 @@ impl Huge {
     fn show(&mut self, done: &Collapsed, bytes: u64) {
         let (shown, pass) = (&mut self.shown, &mut self.passes.current);
         shown.why_not = None;
+        // Within a pass nothing is measured: the last figures stay.
         shown.before = shown.before.or(done.before);
         shown.after = done.after.or(shown.after);
         shown.bytes = shown.bytes.saturating_add(bytes);
@@ -437,6 +439,7 @@ impl Provision {
                 continue;
             }
             let (provider, vm) = (self.providers.get(id), self.vms.get(id).copied());
+            // Before its turn: a VM that something is in the way of needs none.
             let own = provider.and_then(Provider::keeps_single_pages);
             match own.map(str::to_owned).or_else(|| in_the_way(*id)) {
                 Some(why) => huge.wait(now, &why),
