@@ -100,3 +100,28 @@ fn advise(process: &Process, ranges: &[libc::iovec]) -> Result<(), SysError> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_kernel_and_of_rights_last() {
+        let of = |errno| {
+            CollapseError::of(SysError {
+                call: "a test",
+                what: String::new(),
+                source: io::Error::from_raw_os_error(errno),
+            })
+        };
+        for errno in [libc::ENOSYS, libc::EINVAL] {
+            assert!(matches!(of(errno), CollapseError::NotKnown(_)));
+        }
+        for errno in [libc::EPERM, libc::EACCES] {
+            assert!(matches!(of(errno), CollapseError::NotAllowed(_)));
+        }
+        for errno in [libc::ESRCH, libc::ENOMEM, libc::EINTR, libc::EBADF] {
+            assert!(matches!(of(errno), CollapseError::Failed(_)));
+        }
+    }
+}

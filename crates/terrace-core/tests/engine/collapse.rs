@@ -105,7 +105,7 @@ impl Ballooned {
             }
             Record::Action(Action::Resize(order)) => {
                 self.order = order.order;
-                self.bytes = order.size_bytes[0].unwrap();
+                self.bytes = order.size_bytes[0].unwrap_or(self.bytes);
                 let outcome = OrderOutcome {
                     order: order.order,
                     provider: ID,

@@ -3,7 +3,7 @@
 //! Without either the kernel would look for one: it reclaims and compacts memory, for as long as that takes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use terrace_proto::PAGE_SIZE;
@@ -114,7 +114,7 @@ fn free_blocks(text: &str) -> BTreeMap<u32, u64> {
 }
 
 /// Whether a cgroup has room for a huge page. One without limits has, and one that says nothing is taken for such.
-fn has_room(cgroup: &PathBuf) -> bool {
+fn has_room(cgroup: &Path) -> bool {
     let bytes = |name: &str| -> Option<u64> {
         let text = opener::read(&cgroup.join(name)).ok()?;
         String::from_utf8_lossy(&text).trim().parse().ok()
@@ -152,7 +152,7 @@ mod tests {
             ] {
                 std::fs::write(folder.path().join(name), text).unwrap();
             }
-            has_room(&folder.path().to_owned())
+            has_room(folder.path())
         };
         let near = (1_u64 << 30) - BLOCK - MARGIN;
         let (limit, near, nearer) = ("1073741824\n", format!("{near}\n"), format!("{}", near + 1));
@@ -160,6 +160,6 @@ mod tests {
         assert!(!has(limit, "max\n", &nearer) && !has("max\n", limit, &nearer));
         assert!(has("max\n", "max\n", "99999999999\n") && has("", "", "1"));
         // The root's has no such files.
-        assert!(has_room(&PathBuf::from("/nowhere")));
+        assert!(has_room(Path::new("/nowhere")));
     }
 }
