@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
-    BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState, OrderView, Ordered,
+    BalanceStatus, GuestTier, HugeStatus, HugeSteps, OrderCounts, OrderState, OrderView, Ordered,
     ProvisionedTier, ProvisioningStatus, Resident, SharedMemory, SizeChange,
 };
 

@@ -391,6 +391,38 @@ fn what_pins_memory_and_a_pause_are_in_the_way_of_huge_pages() {
     host.run_for(60);
     assert!(why(&host).starts_with("an operator paused all VMs"));
     host.hear(Event::Command(Command::Resume(None)));
-    host.run_for(10);
+    // What is in the way is looked at less and less often.
+    host.run_for(160);
+    assert!(!host.vms[&1].collapses.is_empty());
+}
+
+#[test]
+fn what_grew_by_others_or_by_too_little_is_left_as_it_is() {
+    let sizes_itself = |host: &mut Providers, bytes: u64| {
+        let tiers = &mut host.vms.get_mut(&1).unwrap().status.as_mut().unwrap().tiers;
+        (tiers[0].size_bytes, tiers[0].target_bytes) = (bytes, bytes);
+        host.run_for(60);
+        assert!(host.vms[&1].collapses.is_empty());
+    };
+    // Beyond what was ordered.
+    let mut host = ballooned(64 << 20);
+    host.resize(1, &[Some(GIB + GIB / 2)]);
+    answer(&mut host).unwrap();
+    sizes_itself(&mut host, 2 * GIB);
+    // After a shrink that was ordered.
+    let mut host = ballooned(64 << 20);
+    take_size(&mut host, GIB / 2);
+    sizes_itself(&mut host, GIB);
+    // Back to what was ordered once, after another program shrank it.
+    let mut host = ballooned(64 << 20);
+    host.vms.get_mut(&1).unwrap().single_blocks = 0;
+    take_size(&mut host, 2 * GIB);
+    host.vms.get_mut(&1).unwrap().collapses.clear();
+    sizes_itself(&mut host, GIB);
+    sizes_itself(&mut host, 2 * GIB);
+    let mut host = ballooned(64 << 20);
+    take_size(&mut host, GIB + (1 << 20));
+    assert!(host.vms[&1].collapses.is_empty());
+    take_size(&mut host, GIB + (3 << 20));
     assert!(!host.vms[&1].collapses.is_empty());
 }

@@ -19,9 +19,22 @@ pub enum CollapseError {
     /// The caller may not.
     #[error("{0}: collapsing memory of another process takes CAP_SYS_NICE and CAP_SYS_PTRACE")]
     NotAllowed(SysError),
-    /// The process has ended.
+    /// The call failed for a reason that may pass: the process has ended, or the kernel lacks memory.
     #[error(transparent)]
-    Gone(SysError),
+    Failed(SysError),
+}
+
+impl CollapseError {
+    /// The error by its number.
+    #[must_use]
+    pub fn of(error: SysError) -> Self {
+        match error.errno() {
+            libc::ENOSYS | libc::EINVAL => Self::NotKnown(error),
+            libc::EPERM | libc::EACCES => Self::NotAllowed(error),
+            // No reason to give up for good.
+            _ => Self::Failed(error),
+        }
+    }
 }
 
 /// The port over `process_madvise(2)`, so that tests bring a kernel of their own.
@@ -50,11 +63,7 @@ impl Collapse for KernelCollapse {
         let Err(error) = advise(process, &[]) else {
             return Ok(());
         };
-        Err(match error.errno() {
-            libc::ENOSYS | libc::EINVAL => CollapseError::NotKnown(error),
-            libc::ESRCH => CollapseError::Gone(error),
-            _ => CollapseError::NotAllowed(error),
-        })
+        Err(CollapseError::of(error))
     }
 
     fn collapse(&self, process: &Process, start: u64, len: u64) -> Result<(), SysError> {
@@ -89,5 +98,30 @@ fn advise(process: &Process, ranges: &[libc::iovec]) -> Result<(), SysError> {
             "process_madvise(MADV_COLLAPSE)",
             format!("process {}", process.pid()),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_kernel_and_of_rights_last() {
+        let of = |errno| {
+            CollapseError::of(SysError {
+                call: "a test",
+                what: String::new(),
+                source: io::Error::from_raw_os_error(errno),
+            })
+        };
+        for errno in [libc::ENOSYS, libc::EINVAL] {
+            assert!(matches!(of(errno), CollapseError::NotKnown(_)));
+        }
+        for errno in [libc::EPERM, libc::EACCES] {
+            assert!(matches!(of(errno), CollapseError::NotAllowed(_)));
+        }
+        for errno in [libc::ESRCH, libc::ENOMEM, libc::EINTR, libc::EBADF] {
+            assert!(matches!(of(errno), CollapseError::Failed(_)));
+        }
     }
 }

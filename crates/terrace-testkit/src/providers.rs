@@ -274,8 +274,8 @@ impl Provided {
             huge_bytes: blocks << 21,
         };
         let done = Collapsed {
-            before: backing(was),
-            after: backing(end),
+            before: request.is_first.then(|| backing(was)),
+            after: (end >= all).then(|| backing(end)),
             blocks: (from..end).map(outcome).collect(),
             next: (end < all).then_some(end),
         };

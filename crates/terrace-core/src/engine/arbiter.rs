@@ -89,7 +89,10 @@ impl Engine {
     /// Takes in an event that concerns the sharing of memory, before others do.
     pub(super) fn hear_of_sharing(&mut self, now: Tick, event: &Event) {
         match event {
-            Event::MemoryRights(rights) => self.arbiter.rights(now, *rights),
+            Event::MemoryRights(rights) => {
+                self.provision.observed(rights.provider, rights.vm);
+                self.arbiter.rights(now, *rights);
+            }
             Event::MemoryNeed(need) => {
                 let sizes = self.provision.sizes(need.provider);
                 self.arbiter.need(now, *need, sizes);

@@ -95,6 +95,8 @@ pub(crate) struct Moving {
     pub spent: Spent,
     /// How fast lists may name pages; none under other policies.
     pub pace: Option<Pace>,
+    /// Until when no plan goes out, as huge pages are made of the VM's memory ([`super::huge`]).
+    pub held_until: Option<Tick>,
 }
 
 impl Moving {
@@ -125,6 +127,7 @@ impl Moving {
     pub fn cancel(&mut self) -> [u64; TierId::MAX] {
         let old = std::mem::take(self);
         (self.spent, self.pace) = (old.spent, old.pace);
+        self.held_until = old.held_until;
         old.coming
     }
 
@@ -221,6 +224,12 @@ impl Vm {
         let bytes = most_bytes
             .min(self.moving.waiting_bytes())
             .min(most_pages.saturating_mul(self.pages.unit_bytes()));
+        let held_until = self.moving.held_until.filter(|until| *until > shared.now);
+        if let Some(until) = held_until.filter(|_| bytes > 0) {
+            // Others need not wait for it.
+            shared.budget.leave(self.id);
+            return Issue::Tokens(until);
+        }
         if bytes > 0
             && let Err(at) = shared.budget.ask(self.id, self.size.weight, bytes)
         {

@@ -33,7 +33,7 @@ use terrace_proto::provision::{
     ProviderReport, ProviderSpec, ProviderStatus, ProvisioningStatus, SizeOrder, SizesAnswer,
     SizesWanted,
 };
-use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
+use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick, VmId};
 
 pub use config::ProvisionConfig;
 pub(crate) use sharing::{ARBITERS, ON_ITS_WAY, STUCK};
@@ -65,6 +65,8 @@ pub struct Provision {
     answers: Vec<SizesAnswer>,
     /// Huge pages behind VMs with balloons.
     huge: BTreeMap<ProviderId, Huge>,
+    /// The ids of providers' VMs in the engine, of those that it observes.
+    vms: BTreeMap<ProviderId, VmId>,
 }
 
 impl Provision {
@@ -113,9 +115,23 @@ impl Provision {
         }
     }
 
+    /// Takes in which VM of the engine's a provider is of, if it observes that one.
+    pub(crate) fn observed(&mut self, id: ProviderId, vm: Option<VmId>) {
+        match vm {
+            Some(vm) => self.vms.insert(id, vm),
+            None => self.vms.remove(&id),
+        };
+    }
+
+    /// The id in the engine of a provider's VM, if it observes that: whether memory is shared or not.
+    pub(crate) fn vm(&self, id: ProviderId) -> Option<VmId> {
+        self.vms.get(&id).copied()
+    }
+
     /// Takes in that a provider is gone.
     pub(crate) fn depart(&mut self, id: ProviderId) {
         self.huge.remove(&id);
+        self.vms.remove(&id);
         if let Some(gone) = self.providers.remove(&id) {
             let vm = gone.spec.vm;
             // A request for this VM would wait until the time-out for an answer that cannot come.

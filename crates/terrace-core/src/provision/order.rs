@@ -28,6 +28,17 @@ pub(super) struct Order {
     pub resident: Option<ResidentMemory>,
 }
 
+impl Order {
+    /// Whether a VM of this size grew by this order: by so many bytes at least, and not beyond what it names.
+    pub fn lets_grow(&self, size: u64, least: u64) -> bool {
+        let add = |sum: u64, bytes: u64| sum.saturating_add(bytes);
+        let from = self.from_bytes.iter().copied().fold(0, add);
+        let tiers = self.from_bytes.iter().zip(&self.size_bytes);
+        let to = tiers.map(|(from, to)| to.unwrap_or(*from)).fold(0, add);
+        self.state != OrderState::Failed && size <= to && size >= from.saturating_add(least)
+    }
+}
+
 /// A provider's orders.
 #[derive(Default)]
 pub(super) struct OrderBook {

@@ -1,6 +1,7 @@
 //! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
 
 mod ages;
+mod collapse;
 mod demand;
 mod fairness;
 mod in_rounds;

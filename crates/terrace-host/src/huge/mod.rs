@@ -12,32 +12,39 @@
 //!   hugetlbfs, of a device, or under userfaultfd is left alone, and so is a VM that does not run or migrates.
 //! - All pages lie on one node: the kernel takes the huge page from the node that has most of them, so a mixed block
 //!   would change tiers.
+//! - That node has a free huge page, and the VM's cgroups have room for one. Else the kernel would reclaim and compact
+//!   memory for it, under the locks of the VM's process.
+//! - A step has a deadline, and ends before the next block once it is told to. What is left is the next step's.
+//!
+//! Not checked is whether a step filled holes all the same: pages that went away after the last look at a block. The growth of the
+//! process's memory would have to be told from what its guest touched meanwhile, which has no bound that the host knows.
+//! It is 2 MiB for each block at most, and of blocks that were whole right before.
 
+mod pass;
+mod room;
+mod search;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use terrace_proto::PAGE_SIZE;
+use std::time::Duration;
+
 use terrace_proto::provision::{
     BlockOutcome, BlockStatus, CollapseRequest, Collapsed, HugeBacking, NotCollapsed,
 };
-use terrace_sys::{Collapse, CollapseError, Pagemap, Pages, Process, SysError};
+use terrace_sys::{Collapse, CollapseError, Pagemap, Pages, Process, ProcessId};
 
 use crate::host_memory::host_memory;
 use crate::memory_map::MemoryMapError;
-use crate::memory_map::{
-    AnonymousMapping, GuestMemory, Unscannable, anonymous_mappings, read_guest_addresses,
-};
+use crate::memory_map::{AnonymousMapping, GuestMemory, Unscannable, read_guest_addresses};
 use crate::qemu::{Monitor, QemuError};
 use crate::{HostRoot, process_memory};
+pub use pass::HugePass;
+use search::Search;
 use settings::{Thp, thp};
 
 /// Size of a block, bytes.
 const BLOCK: u64 = 2 << 20;
-/// Blocks whose pages are read at a time: 256 MiB.
-const CHUNK: u64 = 128;
-/// Blocks that one call searches at most: 8 GiB.
-const MAX_SEARCHED: u64 = 4096;
 /// Flags of mappings that are never touched: without huge pages, of a device or its registers, of a pool of huge pages.
 const NEVER: [&str; 4] = ["nh", "pf", "io", "ht"];
 /// Flags of mappings whose faults another process serves.
@@ -69,13 +76,31 @@ pub struct HugeKernel<'a> {
     pub pages: &'a dyn Pages,
 }
 
+/// The limits of a step.
+#[derive(Clone, Copy)]
+pub struct StepLimits<'a> {
+    /// Time that the search may take. A block or a chunk that was begun is finished.
+    pub deadline: Duration,
+    /// Whether the step is to end now; asked before each block.
+    pub is_over: &'a dyn Fn() -> bool,
+}
+
 impl HugeTarget {
     /// Asks a VM's monitor where its RAM is. `monitor`: a connection to this process, which is so the one that is held.
     ///
     /// # Errors
     /// If the VM does not run or migrates, or has no private RAM.
-    pub fn read(root: &HostRoot, pid: u32, monitor: &mut Monitor) -> Result<Self, NotCollapsed> {
+    pub fn read(
+        root: &HostRoot,
+        found: ProcessId,
+        monitor: &mut Monitor,
+    ) -> Result<Self, NotCollapsed> {
+        let pid = found.pid;
         let process = Process::open(&root.proc(), pid).map_err(|error| not_now(&error))?;
+        if process.start_time() != found.start_time {
+            let why = "its process has ended, and another one has its number";
+            return Err(NotCollapsed::NotNow(why.into()));
+        }
         // Answered by the process after it was taken hold of.
         if !monitor.status().map_err(|error| by_qemu(&error))?.running {
             return Err(NotCollapsed::NotNow("it is stopped".into()));
@@ -118,49 +143,49 @@ impl HugeTarget {
         Ok(Self { process, ram })
     }
 
-    /// Collapses blocks as the request says.
+    /// Collapses blocks as the request says. `pass`: what is known of the VM's pass.
     ///
     /// # Errors
-    /// If something is in the way; blocks that were collapsed before stay so.
+    /// If something is in the way before a block was collapsed.
     pub fn collapse(
         &self,
         root: &HostRoot,
         request: &CollapseRequest,
         kernel: HugeKernel<'_>,
+        limits: StepLimits<'_>,
+        pass: &mut HugePass,
     ) -> Result<Collapsed, NotCollapsed> {
-        let mappings = self.mappings(root, request.host_reserve_percent)?;
+        let pid = self.process.pid();
+        let thp = self.may_be_touched(root, request.host_reserve_percent)?;
         kernel
             .collapse
             .probe(&self.process)
             .map_err(|error| match error {
-                CollapseError::Gone(_) => not_now(&error),
+                CollapseError::Failed(_) => not_now(&error),
                 CollapseError::NotKnown(_) | CollapseError::NotAllowed(_) => never(&error),
             })?;
-        let pid = self.process.pid();
         let pagemap =
             Pagemap::open(&root.process(pid, "pagemap")).map_err(|error| not_now(&error))?;
+        let measures = !pagemap.sees_huge_pages();
+        let before = pass.enter(self, root, thp, request.is_first || measures)?;
         // The number was still this process's when its files were opened.
         if !self.process.is_alive() {
             return Err(NotCollapsed::NotNow("it has ended".into()));
         }
-        let mut search = Search {
-            target: self,
-            request,
-            kernel,
-            pagemap,
-            mappings: &mappings,
-            tried: Vec::new(),
+        let mut search = Search::new((self, root), request, kernel, limits, pagemap);
+        let next = search.run(pass.mappings())?;
+        let mut blocks = search.tried;
+        pass.has_tried |= !blocks.is_empty();
+        let after = match next {
+            Some(_) if !measures => None,
+            _ if !pass.has_tried => pass.before,
+            // Without it the outcomes of the blocks still count.
+            _ => pass.measure(self, root, thp).ok(),
         };
-        let next = search.run()?;
-        let (pagemap, mut blocks) = (search.pagemap, search.tried);
-        let before = backing(&mappings);
-        let after = match blocks.is_empty() {
-            true => before,
-            false => backing(&self.mappings(root, 0)?),
-        };
-        if !pagemap.sees_huge_pages() {
+        if measures {
             // Blocks that were huge before count as tried here: without PAGEMAP_SCAN (Linux 6.7) they look alike.
-            let grew = after.huge_bytes.saturating_sub(before.huge_bytes) / BLOCK;
+            let huge = |backing: Option<HugeBacking>| backing.unwrap_or_default().huge_bytes;
+            let grew = huge(after).saturating_sub(huge(before)) / BLOCK;
             keep_collapsed(&mut blocks, grew);
         }
         Ok(Collapsed {
@@ -171,12 +196,8 @@ impl HugeTarget {
         })
     }
 
-    /// The mappings of the RAM that may have huge pages.
-    fn mappings(
-        &self,
-        root: &HostRoot,
-        reserve_percent: u8,
-    ) -> Result<Vec<AnonymousMapping>, NotCollapsed> {
+    /// Checks what else is in the way of the VM's memory, and returns the operator's setting.
+    fn may_be_touched(&self, root: &HostRoot, reserve_percent: u8) -> Result<Thp, NotCollapsed> {
         let pid = self.process.pid();
         let thp = thp(root, pid)?;
         let not_known = || NotCollapsed::NotNow("the host's memory is not known".into());
@@ -186,14 +207,17 @@ impl HugeTarget {
             return Err(NotCollapsed::NotNow("the host is short of memory".into()));
         }
         match process_memory::pinned_by(root, pid) {
-            Ok(None) => {}
-            Ok(Some(device)) => {
-                return Err(NotCollapsed::NotNow(format!("{device} pins its memory")));
-            }
-            Err(error) => return Err(not_now(&error)),
+            Ok(None) => Ok(thp),
+            Ok(Some(device)) => Err(NotCollapsed::NotNow(format!("{device} pins its memory"))),
+            Err(error) => Err(not_now(&error)),
         }
-        let all = anonymous_mappings(root, pid).map_err(|error| not_now(&error))?;
-        let of_ram = all.into_iter().filter(|mapping| self.has_ram_in(mapping));
+    }
+
+    /// The mappings of the RAM that may have huge pages, of those that have RAM.
+    fn that_may(
+        of_ram: Vec<AnonymousMapping>,
+        thp: Thp,
+    ) -> Result<Vec<AnonymousMapping>, NotCollapsed> {
         let mut may = Vec::new();
         for mapping in of_ram {
             if UFFD.iter().any(|flag| mapping.has(flag)) {
@@ -216,143 +240,18 @@ impl HugeTarget {
         Ok(may)
     }
 
+    fn id(&self) -> ProcessId {
+        ProcessId {
+            start_time: self.process.start_time(),
+            pid: self.process.pid(),
+        }
+    }
+
     fn has_ram_in(&self, mapping: &AnonymousMapping) -> bool {
         let mut runs = self.ram.iter();
         runs.any(|run| {
             run.hva < mapping.end && mapping.start < run.hva + (run.end - run.first) * BLOCK
         })
-    }
-}
-
-/// One search through the RAM.
-struct Search<'a> {
-    target: &'a HugeTarget,
-    request: &'a CollapseRequest,
-    kernel: HugeKernel<'a>,
-    pagemap: Pagemap,
-    mappings: &'a [AnonymousMapping],
-    tried: Vec<BlockOutcome>,
-}
-
-impl Search<'_> {
-    /// Tries blocks, and returns the one from which the search continues.
-    fn run(&mut self) -> Result<Option<u64>, NotCollapsed> {
-        let mut left = MAX_SEARCHED;
-        for run in &self.target.ram {
-            let mut at = run.first.max(self.request.from);
-            while at < run.end {
-                if left == 0 {
-                    return Ok(Some(at));
-                }
-                let end = run.end.min(at + CHUNK.min(left));
-                left -= end - at;
-                for block in self.full(run, at, end)? {
-                    if self.tried.len() as u64 >= u64::from(self.request.blocks) {
-                        return Ok(Some(block));
-                    }
-                    if self.attempt(block, run.hva + (block - run.first) * BLOCK)? == Free::Nothing
-                    {
-                        // Each further try would have the kernel look for one: it ends here.
-                        return Ok(None);
-                    }
-                }
-                at = end;
-            }
-        }
-        Ok(None)
-    }
-
-    /// The blocks from `at` to `end` whose pages are all there, and are single ones.
-    fn full(&self, run: &Run, at: u64, end: u64) -> Result<Vec<u64>, NotCollapsed> {
-        let address = |block: u64| run.hva + (block - run.first) * BLOCK;
-        let present = self.pagemap.present(address(at), address(end));
-        let single: Vec<_> = present
-            .map_err(|error| not_now(&error))?
-            .into_iter()
-            .filter(|pages| !pages.huge)
-            .collect();
-        let is_full = |block: &u64| {
-            let (start, end) = (address(*block), address(*block) + BLOCK);
-            single
-                .iter()
-                .any(|pages| pages.start <= start && end <= pages.end)
-        };
-        let blocks = (at..end).filter(is_full);
-        let leave = &self.request.leave;
-        Ok(blocks
-            .filter(|block| leave.binary_search(block).is_err())
-            .collect())
-    }
-
-    /// Collapses a block if it may be.
-    fn attempt(&mut self, block: u64, start: u64) -> Result<Free, NotCollapsed> {
-        let end = start + BLOCK;
-        let mut mappings = self.mappings.iter();
-        let is_within = mappings.any(|mapping| mapping.start <= start && end <= mapping.end);
-        if !is_within || !self.is_on_one_node(start)? {
-            return Ok(Free::Some);
-        }
-        // Last, so that as little as can be comes in between.
-        if !self
-            .pagemap
-            .all_own(start, end)
-            .map_err(|error| not_now(&error))?
-        {
-            return Ok(Free::Some);
-        }
-        let error = match self
-            .kernel
-            .collapse
-            .collapse(&self.target.process, start, BLOCK)
-        {
-            Ok(()) => 0,
-            Err(error) => match error.errno() {
-                libc::EPERM | libc::ENOSYS => return Err(never(&error)),
-                libc::ESRCH => return Err(not_now(&error)),
-                errno => errno,
-            },
-        };
-        let status = match error {
-            0 => BlockStatus::Collapsed,
-            libc::EAGAIN | libc::EBUSY | libc::ENOMEM => BlockStatus::Busy,
-            errno => BlockStatus::Failed(errno),
-        };
-        self.tried.push(BlockOutcome { block, status });
-        Ok(match error {
-            libc::ENOMEM => Free::Nothing,
-            _ => Free::Some,
-        })
-    }
-
-    /// Whether all pages of the block at this address lie on one node.
-    fn is_on_one_node(&self, start: u64) -> Result<bool, NotCollapsed> {
-        let addresses: Vec<u64> = (0..BLOCK / PAGE_SIZE)
-            .map(|n| start + n * PAGE_SIZE)
-            .collect();
-        let mut nodes = vec![-1; addresses.len()];
-        let asked = self
-            .kernel
-            .pages
-            .query(self.target.process.pid(), &addresses, &mut nodes);
-        asked.map_err(|error: SysError| not_now(&error))?;
-        let first = nodes.first().copied().unwrap_or(-1);
-        Ok(first >= 0 && nodes.iter().all(|node| *node == first))
-    }
-}
-
-/// Whether the host had a free huge page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Free {
-    Some,
-    Nothing,
-}
-
-fn backing(mappings: &[AnonymousMapping]) -> HugeBacking {
-    let sum =
-        |of: fn(&AnonymousMapping) -> u64| mappings.iter().map(of).fold(0, u64::saturating_add);
-    HugeBacking {
-        present_bytes: sum(|mapping| mapping.present_bytes),
-        huge_bytes: sum(|mapping| mapping.huge_bytes),
     }
 }
 

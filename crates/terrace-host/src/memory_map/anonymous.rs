@@ -28,12 +28,26 @@ impl AnonymousMapping {
     }
 }
 
+/// The kernel's list of a process's mappings that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MappingsFile {
+    /// With flags and sizes: the kernel walks all page tables for it.
+    Smaps,
+    /// Without them.
+    Maps,
+}
+
 /// All private anonymous mappings that can be read and written, ascending.
 pub(crate) fn anonymous_mappings(
     root: &HostRoot,
     pid: u32,
+    file: MappingsFile,
 ) -> Result<Vec<AnonymousMapping>, ReadError> {
-    let text = root.read(format!("proc/{pid}/smaps"))?;
+    let name = match file {
+        MappingsFile::Smaps => "smaps",
+        MappingsFile::Maps => "maps",
+    };
+    let text = root.read(format!("proc/{pid}/{name}"))?;
     let mut found: Vec<AnonymousMapping> = Vec::new();
     let mut is_one = false;
     for line in text.lines() {
@@ -91,7 +105,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("proc/42")).unwrap();
         std::fs::write(folder.path().join("proc/42/smaps"), smaps).unwrap();
-        let all = anonymous_mappings(&HostRoot::new(folder.path()), 42).unwrap();
+        let all =
+            anonymous_mappings(&HostRoot::new(folder.path()), 42, MappingsFile::Smaps).unwrap();
         let starts: Vec<u64> = all.iter().map(|one| one.start).collect();
         assert_eq!(starts, [0x1000, 0x6000]);
         assert_eq!(

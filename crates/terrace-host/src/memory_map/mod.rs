@@ -23,7 +23,7 @@ use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, RamRange};
 use crate::ReadError;
 use crate::qemu::QemuError;
 
-pub(crate) use anonymous::{AnonymousMapping, anonymous_mappings};
+pub(crate) use anonymous::{AnonymousMapping, MappingsFile, anonymous_mappings};
 pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
 pub use layout::Layout;
 pub(crate) use resident::resident_ram;

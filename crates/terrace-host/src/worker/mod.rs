@@ -22,6 +22,7 @@ mod serve;
 mod spawn;
 
 pub use cgroup::ChargedTo;
+pub(crate) use cgroup::paying_cgroups;
 pub use handle::{WorkerError, WorkerHandle};
 pub use process::WorkerStop;
 pub use serve::{ServeError, run};

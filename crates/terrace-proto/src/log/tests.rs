@@ -158,12 +158,13 @@ fn records_of_huge_pages_are_read_back() {
         huge_bytes,
     };
     let collapsed = Collapsed {
-        before: backing(1),
-        after: backing(2),
+        before: Some(backing(1)),
+        after: None,
         blocks: vec![
             outcome(7, BlockStatus::Collapsed),
             outcome(8, BlockStatus::Busy),
             outcome(9, BlockStatus::Failed(22)),
+            outcome(10, BlockStatus::NoHugePage),
         ],
         next: Some(10),
     };
@@ -186,6 +187,7 @@ fn records_of_huge_pages_are_read_back() {
             blocks: 32,
             leave: vec![8, 300],
             host_reserve_percent: 5,
+            is_first: true,
         })),
     ];
     let all: Vec<_> = all.into_iter().map(|record| (Tick(3), record)).collect();

@@ -21,6 +21,8 @@ pub struct CollapseRequest {
     pub leave: Vec<u64>,
     /// Nothing is tried while less of the host's memory is available, percent.
     pub host_reserve_percent: u8,
+    /// Whether a pass begins: the share of huge pages is measured before, which reads all of the process's page tables.
+    pub is_first: bool,
 }
 
 /// The outcome of a [`CollapseRequest`].
@@ -39,10 +41,10 @@ pub struct CollapseReport {
 /// The blocks that were tried, and the memory behind the VM around that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collapsed {
-    /// The memory before.
-    pub before: HugeBacking,
-    /// The memory after.
-    pub after: HugeBacking,
+    /// The memory before; `None`: not measured, within a pass.
+    pub before: Option<HugeBacking>,
+    /// The memory after; `None`: not measured, as the pass goes on.
+    pub after: Option<HugeBacking>,
     /// The blocks that were tried, ascending.
     pub blocks: Vec<BlockOutcome>,
     /// The block from which the search continues; `None`: the end was reached.
@@ -90,10 +92,12 @@ pub struct BlockOutcome {
 pub enum BlockStatus {
     /// The block is one huge page now.
     Collapsed,
-    /// Some of its pages were in use, or no huge page was free.
+    /// Some of its pages were in use.
     Busy,
     /// The kernel returned another error (an errno).
     Failed(i32),
+    /// No huge page was free on its node: this says nothing about the block.
+    NoHugePage,
 }
 
 /// The reason why no block was tried. New kinds are added at the end: their position is their number in the log.

@@ -10,9 +10,9 @@ pub use huge::{
     NotCollapsed,
 };
 pub use status::{
-    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, OrderCounts, OrderState,
-    OrderView, Ordered, PhaseStatus, ProvisionedTier, ProvisioningStatus, Resident, SharedMemory,
-    SizeChange,
+    AgesPoint, AgesStatus, BalanceStatus, GuestTier, HugeStatus, HugeSteps, OrderCounts,
+    OrderState, OrderView, Ordered, PhaseStatus, ProvisionedTier, ProvisioningStatus, Resident,
+    SharedMemory, SizeChange,
 };
 
 use std::marker::PhantomData;

@@ -86,6 +86,26 @@ pub struct HugeStatus {
     pub is_under_way: bool,
     /// The reason why none are made now; `null` if there is none.
     pub why_not: Option<String>,
+    /// Memory that huge pages were made of since the VM's provider was found, bytes: over all times that the VM grew.
+    pub total_bytes: u64,
+    /// The steps since then, by outcome.
+    pub steps: HugeSteps,
+}
+
+/// Steps that were to make huge pages of a VM's memory, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HugeSteps {
+    /// Steps that made some.
+    pub collapsed: u64,
+    /// Steps that found nothing to make them of.
+    pub idle: u64,
+    /// Steps that made none, as the host had no free huge page.
+    pub no_huge_page: u64,
+    /// Steps that something was in the way of, for then.
+    pub not_now: u64,
+    /// Steps that were not possible on this host, or with this VM.
+    pub never: u64,
 }
 
 /// A change of a VM's memory by the sharing of memory between VMs.

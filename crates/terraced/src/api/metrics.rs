@@ -10,7 +10,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{self, Registry};
-use terrace_api::provision::{BalanceStatus, OrderCounts, ProvisionedTier, ProvisioningStatus};
+use terrace_api::provision::{
+    BalanceStatus, HugeStatus, OrderCounts, ProvisionedTier, ProvisioningStatus,
+};
 use terrace_api::types::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
@@ -246,6 +248,12 @@ const COUNTS_OF_BALANCE: [CountOf<OrderCounts>; 3] = [
     ),
 ];
 
+const COUNTS_OF_HUGE: [CountOf<HugeStatus>; 1] = [(
+    "huge_made_bytes",
+    "Memory that huge pages were made of after a balloon gave it back",
+    |huge| Some(huge.total_bytes),
+)];
+
 const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
         "provisioning_whole_bytes",
@@ -358,6 +366,7 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     counts(&mut registry, &COUNTS_OF_PROVISIONING, &provisioned);
     orders(&mut registry, &provisioned);
     balance(&mut registry, &provisioned);
+    huge(&mut registry, &provisioned);
     let tiers = provisioned.iter().flat_map(|(labels, provisioning)| {
         provisioning.tiers.iter().map(|tier| {
             let mut labels = labels.clone();
@@ -440,6 +449,32 @@ fn balance(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
     counts(registry, &COUNTS_OF_BALANCE, &orders);
 }
 
+/// Registers the huge pages that were made of VMs' memory, and the steps for it by outcome.
+fn huge(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
+    let known = named.iter().filter_map(|(labels, provisioning)| {
+        let huge = provisioning.huge.clone()?;
+        Some((labels.clone(), huge))
+    });
+    let known: Vec<(Labels, HugeStatus)> = known.collect();
+    counts(registry, &COUNTS_OF_HUGE, &known);
+    let steps = Counts::default();
+    let help = "Steps to make huge pages by outcome";
+    registry.register("huge_steps", help, steps.clone());
+    for (labels, huge) in &known {
+        for (outcome, count) in [
+            ("made", huge.steps.collapsed),
+            ("nothing-to-make", huge.steps.idle),
+            ("no-huge-page", huge.steps.no_huge_page),
+            ("not-now", huge.steps.not_now),
+            ("never", huge.steps.never),
+        ] {
+            let mut labels = labels.clone();
+            labels.push(("outcome", outcome.into()));
+            steps.get_or_create(&labels).inc_by(count);
+        }
+    }
+}
+
 fn figures<T>(registry: &mut Registry, all: &[Of<T>], things: &[(Labels, T)]) {
     for (name, help, read) in all {
         let family = family(registry, name, help);
@@ -517,4 +552,42 @@ fn some(figure: u64) -> Option<f64> {
 
 fn bytes_of(pages: u64) -> Option<f64> {
     some(pages.saturating_mul(PAGE_SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_api::provision::HugeSteps;
+
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_counted_by_outcome_where_there_are_any() {
+        let made = HugeStatus {
+            total_bytes: 4 << 20,
+            steps: HugeSteps {
+                collapsed: 2,
+                no_huge_page: 1,
+                ..HugeSteps::default()
+            },
+            ..HugeStatus::default()
+        };
+        let with = |huge| ProvisioningStatus {
+            huge,
+            ..ProvisioningStatus::default()
+        };
+        let mut registry = Registry::with_prefix("terrace");
+        let named = [(of("a"), with(Some(made))), (of("b"), with(None))];
+        huge(&mut registry, &named);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "terrace_huge_made_bytes_total{vm=\"a\"} 4194304",
+            "terrace_huge_steps_total{vm=\"a\",outcome=\"made\"} 2",
+            "terrace_huge_steps_total{vm=\"a\",outcome=\"no-huge-page\"} 1",
+            "terrace_huge_steps_total{vm=\"a\",outcome=\"never\"} 0",
+        ] {
+            assert!(text.contains(line), "no {line} in {text}");
+        }
+        assert!(!text.contains("vm=\"b\""), "{text}");
+    }
 }

@@ -48,10 +48,17 @@ impl Daemon {
         }
     }
 
-    /// Tells the engine a VM's rights in the sharing of memory, if they are new.
+    /// Whether no memory is shared.
+    fn shares_nothing(&self) -> bool {
+        self.config.engine.arbiter.rule == Rule::Off
+    }
+
+    /// Tells the engine a VM's rights in the sharing of memory, if they are new. They also say which VM of the engine's it
+    /// is, which counts where huge pages are made and nothing is shared.
     pub fn enter_rights(&mut self, vm: VmKey) {
-        let is_off = self.config.engine.arbiter.rule == Rule::Off;
-        let Some(entry) = self.vms.get(vm).filter(|_| !is_off) else {
+        let collapses = self.config.engine.provision.collapse_bytes_per_s > 0;
+        let is_wanted = collapses || !self.shares_nothing();
+        let Some(entry) = self.vms.get(vm).filter(|_| is_wanted) else {
             return;
         };
         let Ok(config) = self.config.vm(&entry.name) else {
@@ -67,7 +74,8 @@ impl Daemon {
     /// # Errors
     /// If it has none: the reason.
     pub fn set_balance(&mut self, vm: VmKey, change: BalanceChange) -> Result<(), String> {
-        let Some(rights) = self.provisioning.rights(vm) else {
+        let rights = self.provisioning.rights(vm);
+        let Some(rights) = rights.filter(|_| !self.shares_nothing()) else {
             return Err("nothing resizes it, or mode is \"off\" under [balance]".into());
         };
         let provider = rights.provider;

@@ -150,13 +150,18 @@ impl GuestReader {
 
     /// Begins to count.
     fn count_walks(&self, monitor: &mut Monitor) -> Result<PageWalks, String> {
-        let Door { pid, root, .. } = self.monitor.clone();
-        let pid = pid.ok_or("its process is not known")?;
+        let Door { process, root, .. } = self.monitor.clone();
+        let process = process.ok_or("its process is not known")?;
         let threads = monitor.vcpu_threads().map_err(|error| error.to_string())?;
         // By a thread that may, and that reads nothing of QEMU's.
-        let opened = confine::run(Role::Count, move || PageWalks::open(&root, pid, &threads));
-        let opened = opened.map_err(|error| error.to_string())?;
-        opened.map_err(|error| error.to_string())
+        let open = move || {
+            let walks = PageWalks::open(&root, process.pid, &threads);
+            let walks = walks.map_err(|error| error.to_string())?;
+            // Another process may have its number by now.
+            let exists = process.exists(&root.proc());
+            exists.then_some(walks).ok_or("it has ended".to_owned())
+        };
+        confine::run(Role::Count, open).map_err(|error| error.to_string())?
     }
 
     /// The readings of the last look, once.

@@ -14,6 +14,7 @@ mod lookout;
 mod provider;
 mod qemu;
 mod reconciler;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -174,6 +175,7 @@ impl Provisioning {
         let context = VmContext {
             name: candidate.name,
             pid: process.map(|process| process.pid),
+            process,
             monitor: candidate.monitor,
             config: candidate.config,
             is_asked_for: candidate.is_asked_for,

@@ -10,7 +10,7 @@ use terrace_host::sharers::Holders;
 use terrace_proto::provision::{
     CollapseRequest, Collapsed, Mechanism, NotCollapsed, ProviderError, ProviderStatus,
 };
-use terrace_sys::FileId;
+use terrace_sys::{FileId, ProcessId};
 
 use super::guest::Readings;
 use super::lookout::Lookout;
@@ -39,11 +39,11 @@ pub trait Provider: Send {
         None
     }
 
-    /// Makes huge pages of the VM's single ones.
+    /// Prepares a step that makes huge pages of the VM's single ones: what the provider has to be asked for it.
     ///
     /// # Errors
     /// If something is in the way, for now or for good.
-    fn collapse(&mut self, _request: &CollapseRequest) -> Result<Collapsed, NotCollapsed> {
+    fn collapse(&mut self, _request: &CollapseRequest) -> Result<CollapseStep, NotCollapsed> {
         let why = "its provider leaves whole huge pages";
         Err(NotCollapsed::Never(why.into()))
     }
@@ -60,6 +60,10 @@ pub trait Provider: Send {
         Ok(None)
     }
 }
+
+/// A step that makes huge pages: it runs on a thread of its own, and ends soon once its argument says that it is over.
+pub type CollapseStep =
+    Box<dyn FnOnce(&dyn Fn() -> bool) -> Result<Collapsed, NotCollapsed> + Send>;
 
 /// A check of which other processes have the VM's RAM, which begins after it was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +85,8 @@ pub struct VmContext {
     pub name: String,
     /// The hypervisor's process; `None` if it is not known.
     pub pid: Option<u32>,
+    /// The same as it was found: a later process with its number is another one.
+    pub process: Option<ProcessId>,
     /// The VM's monitor.
     pub monitor: PathBuf,
     /// The VM's configuration.

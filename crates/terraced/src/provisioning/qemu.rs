@@ -5,24 +5,25 @@
 //! (`terrace_host::qemu`); if it is not, it is free between two queries, and other programs get their turn.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
-use terrace_host::huge::{HugeKernel, HugeTarget};
+use terrace_host::huge::{HugeKernel, HugePass, HugeTarget, StepLimits};
 use terrace_host::providers::{
     self, Backing, Balloon, Means, Plan, ResizeError, Seen, Tier, Watch,
 };
 use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
-    CollapseRequest, Collapsed, Mechanism, NotCollapsed, ProviderError, ProviderKind,
-    ProviderStatus, TierStatus, Verified,
+    CollapseRequest, Mechanism, NotCollapsed, ProviderError, ProviderKind, ProviderStatus,
+    TierStatus, Verified,
 };
-use terrace_sys::{KernelCollapse, KernelPages};
+use terrace_sys::{KernelCollapse, KernelPages, ProcessId};
 
 use super::guest::{GuestReader, Readings};
-use super::provider::{Find, Provider, VmContext, plain};
-use crate::confine::{self, Role};
+use super::provider::{CollapseStep, Find, Provider, VmContext, plain};
+use super::step;
 
 /// Time that the monitor may take to greet, and to answer each command: less than any client waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,7 +34,7 @@ pub fn find(context: &VmContext) -> Find {
     Box::new(move || {
         let monitor = Door {
             path: context.monitor.clone(),
-            pid: context.pid,
+            process: context.process,
             root: context.root.clone(),
         };
         let is_balanced = context.config.balance.takes_part();
@@ -53,6 +54,7 @@ pub fn find(context: &VmContext) -> Find {
                     target: None,
                     is_met: false,
                     watch: Watch::default(),
+                    pass: Arc::default(),
                 }),
             }
         }))
@@ -63,7 +65,7 @@ pub fn find(context: &VmContext) -> Find {
 #[derive(Clone)]
 pub(super) struct Door {
     pub path: PathBuf,
-    pub pid: Option<u32>,
+    pub process: Option<ProcessId>,
     /// The root folder of the host's files.
     pub root: HostRoot,
 }
@@ -87,6 +89,8 @@ struct OneBalloon {
     /// Whether that size was reached.
     is_met: bool,
     watch: Watch,
+    /// The knowledge that the steps of a pass through its memory share.
+    pass: Arc<Mutex<HugePass>>,
 }
 
 impl Provider for VirtioMem {
@@ -103,7 +107,7 @@ impl Provider for VirtioMem {
         let each = tiers.iter().zip(&mut self.watches);
         let each = each.map(|(tier, watch)| tier_status(tier, watch, now));
         let mut statuses: Vec<TierStatus> = each.collect();
-        if let Some(pid) = self.monitor.pid.filter(|_| verify) {
+        if let Some(pid) = self.monitor.pid().filter(|_| verify) {
             // Not all RAM can be inspected from outside; the figures that are known without that stay.
             let seen = providers::backing(&self.root, pid, &mut monitor, &tiers);
             let seen = seen.unwrap_or_default();
@@ -136,7 +140,7 @@ impl Provider for OneBalloon {
         let seen = balloon(&mut monitor)?;
         let Balloon { size, ram } = seen;
         self.guest.read(&mut monitor);
-        let verified = match self.monitor.pid.filter(|_| verify) {
+        let verified = match self.monitor.pid().filter(|_| verify) {
             Some(pid) => self.verify(pid, seen, &mut monitor)?,
             None => None,
         };
@@ -170,25 +174,29 @@ impl Provider for OneBalloon {
         Ok(())
     }
 
-    fn collapse(&mut self, request: &CollapseRequest) -> Result<Collapsed, NotCollapsed> {
+    fn collapse(&mut self, request: &CollapseRequest) -> Result<CollapseStep, NotCollapsed> {
         let not_now = |why: String| NotCollapsed::NotNow(plain(&why));
-        let pid = self.monitor.pid;
-        let pid = pid.ok_or_else(|| not_now("its process is not known".into()))?;
+        let process = self.monitor.process;
+        let process = process.ok_or_else(|| not_now("its process is not known".into()))?;
         let monitor = self.monitor.connect();
         let mut monitor = monitor.map_err(|error| not_now(error.to_string()))?;
-        let target = HugeTarget::read(&self.root, pid, &mut monitor).map_err(printable)?;
-        drop(monitor);
-        let (root, request) = (self.root.clone(), request.clone());
-        // By a thread that may, and that reads nothing of QEMU's.
-        let done = confine::run(Role::Collapse, move || {
+        let target = HugeTarget::read(&self.root, process, &mut monitor).map_err(printable)?;
+        let (root, request, pass) = (self.root.clone(), request.clone(), Arc::clone(&self.pass));
+        // Its thread reads nothing of QEMU's.
+        Ok(Box::new(move |is_over| {
             let kernel = HugeKernel {
                 collapse: &KernelCollapse,
                 pages: &KernelPages,
             };
-            target.collapse(&root, &request, kernel)
-        });
-        done.map_err(|error| not_now(error.to_string()))?
-            .map_err(printable)
+            let limits = StepLimits {
+                deadline: step::DEADLINE,
+                is_over,
+            };
+            // What a step knew that panicked is read again if it does not hold.
+            let mut pass = pass.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = target.collapse(&root, &request, kernel, limits, &mut pass);
+            done.map_err(printable)
+        }))
     }
 }
 
@@ -267,9 +275,13 @@ fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
 }
 
 impl Door {
+    fn pid(&self) -> Option<u32> {
+        self.process.map(|process| process.pid)
+    }
+
     /// A connection to the monitor.
     pub fn connect(&self) -> Result<Monitor, ProviderError> {
-        let may = |peer| who::may_answer_for(self.pid, peer);
+        let may = |peer| who::may_answer_for(self.pid(), peer);
         let connected = Monitor::connect_to(&self.path, ANSWER_TIMEOUT, &may);
         connected.map_err(|error| trouble(error.into()))
     }

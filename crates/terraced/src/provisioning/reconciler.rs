@@ -23,6 +23,7 @@ use terrace_proto::{OrderId, ProviderId};
 
 use super::lookout::Sharers;
 use super::provider::{Find, Provider, VmContext, Wanted, three_ways};
+use super::step::{Answer, Orders, Running, StepRequest};
 use crate::confine::{self, Role};
 use crate::messages::{Input, ProviderNews};
 
@@ -30,7 +31,7 @@ use crate::messages::{Input, ProviderNews};
 enum Ask {
     Query(ProviderQuery),
     Resize(Resize),
-    Collapse(CollapseRequest),
+    Collapse(StepRequest),
 }
 
 /// An order on its way.
@@ -61,6 +62,11 @@ impl Ticket {
 pub struct End(Receiver<Infallible>);
 
 impl End {
+    /// The end of a thread that has the other side of this channel.
+    pub fn new(ended: Receiver<Infallible>) -> Self {
+        Self(ended)
+    }
+
     /// Waits until the thread has put back what it changed of its provider. Returns whether it had by this time.
     pub fn wait(self, by: Instant) -> bool {
         let left = by.saturating_duration_since(Instant::now());
@@ -71,6 +77,7 @@ impl End {
 /// A reconciler's thread. It ends when this is dropped, as soon as its provider lets it.
 pub struct Reconciler {
     asks: Sender<Ask>,
+    orders: Orders,
     /// Whether a fault of its own ended the thread.
     has_failed: Arc<AtomicBool>,
     /// `None` once somebody waits for it.
@@ -116,6 +123,7 @@ impl Reconciler {
             has_answered: false,
             is_held: false,
             lease_at: None,
+            step: Running::default(),
         };
         confine::spawn(Role::Reconciler, move || {
             // Closed after the provider was put back as it was.
@@ -124,6 +132,7 @@ impl Reconciler {
         })?;
         Ok(Self {
             asks,
+            orders: Orders::default(),
             has_failed,
             end: Some(End(ended)),
         })
@@ -157,6 +166,8 @@ impl Reconciler {
             order,
             ticket: ticket.clone(),
         };
+        // A step that runs ends meanwhile.
+        self.orders.count();
         self.send(Ask::Resize(order)).map(|()| ticket)
     }
 
@@ -165,7 +176,8 @@ impl Reconciler {
     /// # Errors
     /// If the thread ended.
     pub fn collapse(&self, request: CollapseRequest) -> Result<(), ProviderError> {
-        self.send(Ask::Collapse(request))
+        let orders = self.orders.so_far();
+        self.send(Ask::Collapse(StepRequest { request, orders }))
     }
 
     fn send(&self, ask: Ask) -> Result<(), ProviderError> {
@@ -173,6 +185,13 @@ impl Reconciler {
             return Err(ended());
         }
         self.asks.send(ask).map_err(|_| ended())
+    }
+}
+
+/// Nothing is collapsed of a VM that nobody looks after.
+impl Drop for Reconciler {
+    fn drop(&mut self) {
+        self.orders.count();
     }
 }
 
@@ -223,7 +242,7 @@ impl AtHand {
         match ask {
             Ask::Query(request) => Self::Query(*request),
             Ask::Resize(order) => Self::Resize(order.order.order),
-            Ask::Collapse(request) => Self::Collapse(request.number),
+            Ask::Collapse(asked) => Self::Collapse(asked.request.number),
         }
     }
 }
@@ -276,6 +295,8 @@ struct Body {
     is_held: bool,
     /// The time when the device is asked next whether memory waits for a pin check; `None` if it needs none.
     lease_at: Option<Instant>,
+    /// The step that makes huge pages.
+    step: Running,
 }
 
 /// A reconciler that panics answers the questions that it was asked, or its VM would be reported as hung for ever.
@@ -354,30 +375,36 @@ impl Body {
         match ask {
             Ask::Query(request) => self.query(request),
             Ask::Resize(order) => self.take(order),
-            Ask::Collapse(request) => self.collapse(&request),
+            Ask::Collapse(asked) => self.collapse(asked),
         }
     }
 
-    /// Makes huge pages. `false` if the receiver is gone.
-    fn collapse(&mut self, request: &CollapseRequest) -> bool {
-        let began = Instant::now();
-        let result = match self.provider() {
-            Ok(provider) => provider.collapse(request),
+    /// Begins a step that makes huge pages, and goes on: its thread answers. `true`: whether there is a receiver, the next
+    /// answer shows.
+    fn collapse(&mut self, asked: StepRequest) -> bool {
+        let answer = Answer::new(&asked.request, self.questions.inbox.clone());
+        // From here on it is the one that answers, even if this panics.
+        self.questions.at_hand = None;
+        if asked.orders.is_over() {
+            let why = "it is on its way to another size";
+            answer.refuse(NotCollapsed::NotNow(why.into()));
+            return true;
+        }
+        let prepared = match self.provider() {
+            Ok(provider) => provider.collapse(&asked.request),
             Err(trouble) => Err(NotCollapsed::NotNow(trouble.to_string())),
         };
-        let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let report = CollapseReport {
-            provider: request.provider,
-            number: request.number,
-            result,
-            elapsed_ns,
-        };
-        self.questions
-            .tell(ProviderNews::Collapsed(Box::new(report)))
+        match prepared {
+            Ok(step) => self.step.start(step, asked, answer),
+            Err(why) => answer.refuse(why),
+        }
+        true
     }
 
     /// Gives an order that was not taken back. `false` if the receiver is gone.
     fn take(&mut self, Resize { order, ticket }: Resize) -> bool {
+        // Before the order counts as given: until then it may be taken back.
+        self.step.wait();
         if !ticket.begin() {
             return true;
         }

@@ -74,6 +74,27 @@ impl ChargedTo {
     }
 }
 
+/// The cgroups of version 2 that pay for a process's memory as folders, its own first; none if it is of another version.
+///
+/// # Errors
+/// If they are not to be seen from here; for people.
+pub(crate) fn paying_cgroups(root: &HostRoot, pid: u32) -> Result<Vec<PathBuf>, String> {
+    let read = |path: String| root.read(path).map_err(|error| error.to_string());
+    let of = Membership::of(&read(format!("proc/{pid}/cgroup"))?)?;
+    let Some(of) = of.filter(|of| of.kind == HierarchyKind::Unified) else {
+        return Ok(Vec::new());
+    };
+    let mounts = read("proc/self/mountinfo".to_owned())?;
+    let mount = mounts.lines().find_map(|line| Mount::of(line, of.kind));
+    let mount = mount.ok_or_else(|| format!("no {} is mounted", of.kind.name()))?;
+    let top = root.join(mount.point.trim_start_matches('/'));
+    let own = top.join(mount.below(&of.path)?);
+    let all = own
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&top));
+    Ok(all.map(Path::to_owned).collect())
+}
+
 fn is_threaded(folder: &Path) -> Result<bool, String> {
     let file = folder.join("cgroup.type");
     let text = opener::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -6,6 +6,7 @@ mod balance;
 mod balance_faults;
 mod device;
 mod faults;
+mod huge;
 mod qemu;
 mod resident;
 mod script;

@@ -32,6 +32,8 @@ struct Inside {
     greeted: u32,
     /// Whether connections end without a greeting.
     busy: bool,
+    /// The address and the length of its RAM in its process, if that is asked for.
+    ram: Option<(usize, usize)>,
 }
 
 impl Qemu {
@@ -45,7 +47,13 @@ impl Qemu {
         qemu
     }
 
-    fn with_balloon(self, has_driver: bool) -> Self {
+    /// The RAM of this process that its guest has at 0.
+    pub fn with_ram(self, address: usize, len: usize) -> Self {
+        self.inside().ram = Some((address, len));
+        self
+    }
+
+    pub fn with_balloon(self, has_driver: bool) -> Self {
         self.inside().balloon = Some((512 * MIB, has_driver));
         self
     }
@@ -89,9 +97,12 @@ impl Inside {
         let result = match request["execute"].as_str().unwrap_or_default() {
             "query-memory-devices" => self.devices.iter().map(device).collect(),
             "query-memory-size-summary" => json!({"base-memory": 512 * MIB}),
-            "query-memdev" => json!([]),
+            "query-memdev" => self.ram.iter().map(memdev).collect(),
             "query-status" => json!({"status": "running", "running": true, "singlestep": false}),
-            "human-monitor-command" => json!(self.numa()),
+            "human-monitor-command" => {
+                let line = arguments["command-line"].as_str().unwrap_or_default();
+                json!(self.say(line))
+            }
             "qom-set" => {
                 let (path, value) = (&arguments["path"], arguments["value"].as_u64().unwrap());
                 let is_path_of = |id: &str| *path == format!("/machine/peripheral/{id}");
@@ -114,6 +125,28 @@ impl Inside {
         json!({ "return": result })
     }
 
+    /// The answer of the human monitor.
+    fn say(&self, line: &str) -> String {
+        let Some((address, len)) = self.ram else {
+            return self.numa();
+        };
+        if line == "info mtree -f" {
+            let last = len - 1;
+            return format!(
+                "FlatView #0\r\n AS \"memory\", root: system\r\n Root memory region: system\r\n  \
+                 {:016x}-{last:016x} (prio 0, ram): ram KVM\r\n",
+                0
+            );
+        }
+        match line.strip_prefix("gpa2hva 0x") {
+            Some(gpa) => {
+                let at = address + usize::from_str_radix(gpa, 16).unwrap();
+                format!("Host virtual address for 0x{gpa} (ram) is {at:#x}\r\n")
+            }
+            None => self.numa(),
+        }
+    }
+
     fn numa(&self) -> String {
         let node = |node: u32| {
             let devices = self.devices.iter().filter(|d| d.1 == node);
@@ -123,6 +156,13 @@ impl Inside {
         };
         format!("2 nodes\r\n{}{}", node(0), node(1))
     }
+}
+
+fn memdev((_, len): &(usize, usize)) -> Value {
+    json!({
+        "id": "ram", "size": len, "merge": true, "dump": true, "prealloc": false, "share": false,
+        "host-nodes": [], "policy": "default",
+    })
 }
 
 fn device((id, node, size, requested): &(&str, u32, u64, u64)) -> Value {

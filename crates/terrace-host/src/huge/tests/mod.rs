@@ -1,12 +1,15 @@
 //! Memory of a real child process: this program again, which maps some, fills it, and checks it when asked to.
 
+mod steps;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
-use terrace_proto::{Gpa, Hva, ProviderId};
-use terrace_sys::{KernelCollapse, KernelPages, MoveOutcome, MoveTo};
+use terrace_proto::{Gpa, Hva, PAGE_SIZE, ProviderId};
+use terrace_sys::{KernelCollapse, KernelPages, MoveOutcome, MoveTo, SysError};
 
+use super::room::{Free, Room};
 use super::*;
 use crate::memory_map::Range;
 
@@ -187,7 +190,22 @@ fn request(from: u64, blocks: u32, leave: &[u64]) -> CollapseRequest {
         blocks,
         leave: leave.to_vec(),
         host_reserve_percent: 0,
+        is_first: true,
     }
+}
+
+/// A step of a pass that ends by itself.
+fn step(
+    target: &HugeTarget,
+    root: &HostRoot,
+    request: &CollapseRequest,
+    kernel: HugeKernel<'_>,
+) -> Result<Collapsed, NotCollapsed> {
+    let limits = StepLimits {
+        deadline: Duration::MAX,
+        is_over: &|| false,
+    };
+    target.collapse(root, request, kernel, limits, &mut HugePass::default())
 }
 
 fn kernel<'a>(collapse: &'a dyn Collapse) -> HugeKernel<'a> {
@@ -209,9 +227,11 @@ fn may_run(test: &str, target: &HugeTarget) -> bool {
         .probe(&target.process)
         .map_err(|error| error.to_string());
     let settings = target
-        .mappings(&root, 0)
+        .may_be_touched(&root, 0)
         .map_err(|error| format!("{error:?}"));
-    let why = probed.err().or(settings.err());
+    let free = Room::new(&root, target.id().pid).on(0);
+    let free = (free != Ok(Free::Here)).then(|| format!("a free huge page: {free:?}"));
+    let why = probed.err().or(settings.err()).or(free);
     if let Some(why) = &why {
         eprintln!("SKIPPED, NOT TESTED HERE: {test}: {why}");
     }
@@ -233,12 +253,20 @@ fn whole_blocks_become_huge_and_holes_stay() {
         return;
     }
     let present = guest.present();
-    let done = target
-        .collapse(&root, &request(0, 100, &[]), kernel(&KernelCollapse))
-        .unwrap();
-    let again = target
-        .collapse(&root, &request(0, 100, &[]), kernel(&KernelCollapse))
-        .unwrap();
+    let done = step(
+        &target,
+        &root,
+        &request(0, 100, &[]),
+        kernel(&KernelCollapse),
+    )
+    .unwrap();
+    let again = step(
+        &target,
+        &root,
+        &request(0, 100, &[]),
+        kernel(&KernelCollapse),
+    )
+    .unwrap();
     if is_always() && khugepaged() != before {
         eprintln!("SKIPPED, NOT TESTED HERE: the kernel's khugepaged collapsed memory meanwhile");
         return;
@@ -248,16 +276,16 @@ fn whole_blocks_become_huge_and_holes_stay() {
         WHOLE.map(|block| (block, BlockStatus::Collapsed))
     );
     assert_eq!(done.next, None);
-    assert_eq!(done.before.huge_bytes, 0);
-    assert_eq!(done.after.huge_bytes, 3 << 21);
+    let (had, has) = (done.before.unwrap(), done.after.unwrap());
+    assert_eq!((had.huge_bytes, has.huge_bytes), (0, 3 << 21));
     // No page more than before.
-    assert_eq!(done.after.present_bytes, done.before.present_bytes);
+    assert_eq!(has.present_bytes, had.present_bytes);
     assert_eq!(guest.present(), present);
     let written = (0..BLOCKS * PAGES).filter(|page| is_written(*page)).count();
     assert_eq!(guest.right_pages(), written);
     // Nothing is left to do.
     assert_eq!(tried(&again), []);
-    assert_eq!(again.after.percent(), again.before.percent());
+    assert_eq!(again.after, again.before);
 }
 
 #[test]
@@ -272,13 +300,15 @@ fn a_budget_is_kept_and_the_search_goes_on_where_it_ended() {
         return;
     }
     let fake = Fake::answering(0);
-    let one = target
-        .collapse(&root, &request(0, 1, &[]), kernel(&fake))
-        .unwrap();
+    let one = step(&target, &root, &request(0, 1, &[]), kernel(&fake)).unwrap();
     assert_eq!((fake.calls(), one.next), (1, Some(FIRST + 1)));
-    let rest = target
-        .collapse(&root, &request(FIRST + 1, 9, &[FIRST + 1]), kernel(&fake))
-        .unwrap();
+    let rest = step(
+        &target,
+        &root,
+        &request(FIRST + 1, 9, &[FIRST + 1]),
+        kernel(&fake),
+    )
+    .unwrap();
     assert_eq!((fake.calls(), rest.next), (2, None));
 }
 
@@ -292,7 +322,7 @@ fn each_answer_of_the_kernel_is_taken_for_what_it_is() {
     }
     let with = |errno| {
         let fake = Fake::answering(errno);
-        let done = target.collapse(&root, &request(0, 9, &[]), kernel(&fake));
+        let done = step(&target, &root, &request(0, 9, &[]), kernel(&fake));
         (done.map(|done| tried(&done)), fake.calls())
     };
     assert_eq!(
@@ -303,8 +333,11 @@ fn each_answer_of_the_kernel_is_taken_for_what_it_is() {
         with(libc::EINVAL),
         (Ok(WHOLE.map(|b| (b, BlockStatus::Failed(22))).into()), 3)
     );
-    // No huge page is free: the kernel is not asked to look for one again and again.
-    assert_eq!(with(libc::ENOMEM), (Ok(vec![(0, BlockStatus::Busy)]), 1));
+    // No huge page is free: the kernel is not asked to look for one again and again, and the block is not to blame.
+    assert_eq!(
+        with(libc::ENOMEM),
+        (Ok(vec![(0, BlockStatus::NoHugePage)]), 1)
+    );
     assert!(matches!(
         with(libc::EPERM),
         (Err(NotCollapsed::Never(_)), 1)
@@ -329,7 +362,7 @@ fn a_block_on_two_nodes_or_without_an_answer_is_left() {
             collapse: &fake,
             pages: &Nodes(last),
         };
-        let done = target.collapse(&root, &request(0, 9, &[]), kernel).unwrap();
+        let done = step(&target, &root, &request(0, 9, &[]), kernel).unwrap();
         assert_eq!((tried(&done), fake.calls()), (vec![], 0));
     }
 }
@@ -342,7 +375,7 @@ fn a_process_that_ended_is_not_touched() {
     guest.child.kill().unwrap();
     guest.child.wait().unwrap();
     let fake = Fake::answering(0);
-    let done = target.collapse(&root, &request(0, 9, &[]), kernel(&fake));
+    let done = step(&target, &root, &request(0, 9, &[]), kernel(&fake));
     assert!(done.is_err());
     assert_eq!(fake.calls(), 0);
 }
@@ -390,10 +423,11 @@ fn verdict(
     let process = Process::open("/proc".as_ref(), std::process::id()).unwrap();
     let target = HugeTarget::new(process, &GuestMemory::without_files(vec![range]).unwrap());
     let root = HostRoot::new(folder.path());
-    target
-        .unwrap()
-        .mappings(&root, reserve)
-        .map(|all| all.len())
+    let target = target.unwrap();
+    let thp = target.may_be_touched(&root, reserve)?;
+    let mut pass = HugePass::default();
+    pass.measure(&target, &root, thp)?;
+    Ok(pass.mappings().len())
 }
 
 #[test]
@@ -467,6 +501,8 @@ fn blocks_that_were_huge_before_do_not_count() {
 /// A kernel that answers every block alike and touches none.
 struct Fake {
     errno: i32,
+    /// The answer from the second call on, if it is another one.
+    then: Option<i32>,
     calls: Mutex<usize>,
 }
 
@@ -474,6 +510,7 @@ impl Fake {
     fn answering(errno: i32) -> Self {
         Self {
             errno,
+            then: None,
             calls: Mutex::new(0),
         }
     }
@@ -489,8 +526,12 @@ impl Collapse for Fake {
     }
 
     fn collapse(&self, _: &Process, start: u64, _: u64) -> Result<(), SysError> {
-        *self.calls.lock().unwrap() += 1;
-        match self.errno {
+        let calls = {
+            let mut calls = self.calls.lock().unwrap();
+            *calls += 1;
+            *calls
+        };
+        match self.then.filter(|_| calls > 1).unwrap_or(self.errno) {
             0 => Ok(()),
             errno => Err(SysError {
                 call: "a test",
