@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "terrace-config",
         &[
-            &["renamed"],
+            &["renamed", "wording"],
             &[
                 "agent", "balance", "discover", "mover", "security", "sizes", "sources",
             ],

@@ -2,11 +2,11 @@
 
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
+use terrace_host::qemu::BalloonSetup;
 use terrace_proto::provision::{CollapseReport, OrderOutcome, ProviderReport};
 use terrace_proto::{Event, ProviderId, VmId};
 
 use super::found::{Discovered, DiscoveryScan};
-use crate::provisioning::GuestSetup;
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
@@ -38,6 +38,15 @@ pub enum Input {
     Ask(Question),
     /// The end of the loop.
     Stop,
+}
+
+/// The set-up of a VM as far as balancing depends on it.
+#[derive(Clone, Debug, Default)]
+pub struct GuestSetup {
+    /// The settings of the VM's balloon, if it has one.
+    pub balloon: Option<BalloonSetup>,
+    /// The reason why its page walks are not counted; `None` if they are, or that is not known yet.
+    pub walks_missing: Option<String>,
 }
 
 /// News of a VM's provider, which resizes it.

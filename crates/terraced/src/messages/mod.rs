@@ -9,4 +9,4 @@ mod input;
 
 pub use found::{AgentVm, Discovered, DiscoveryScan, Ready, State};
 pub use inbox::{Inbox, Stop};
-pub use input::{Input, ProviderNews, Question};
+pub use input::{GuestSetup, Input, ProviderNews, Question};

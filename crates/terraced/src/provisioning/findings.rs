@@ -4,8 +4,8 @@ use terrace_api::provision::{BalanceStatus, ProvisioningStatus};
 use terrace_host::Finding;
 use terrace_host::qemu::BalloonSetup;
 
-use super::guest::GuestSetup;
 use super::provider::size;
+use crate::messages::GuestSetup;
 
 /// The share below which the guest did not give back the memory that it claims to have given back.
 const MIN_VERIFIED_RATIO: f64 = 0.99;

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use terrace_host::page_walks::PageWalks;
 use terrace_host::providers::StatsReader;
-use terrace_host::qemu::{BalloonSetup, Monitor, QemuError};
+use terrace_host::qemu::{Monitor, QemuError};
 use terrace_host::{HostRoot, process_memory};
 use terrace_proto::{Event, GuestMemory, GuestWalks, MemoryStanding, ProviderId};
 
 use super::provider::plain;
 use super::qemu::Door;
 use crate::confine::{self, Role};
+use crate::messages::GuestSetup;
 
 /// Time after which it is tried again to count page walks, if they could not be.
 const COUNT_AGAIN: Duration = Duration::from_secs(600);
@@ -30,15 +31,6 @@ pub struct Readings {
     pub is_paused: Option<bool>,
     /// Whether the VM migrates, if that is known.
     pub is_migrating: Option<bool>,
-}
-
-/// The set-up of a VM as far as balancing depends on it.
-#[derive(Clone, Debug, Default)]
-pub struct GuestSetup {
-    /// The settings of the VM's balloon, if it has one.
-    pub balloon: Option<BalloonSetup>,
-    /// The reason why its page walks are not counted; `None` if they are, or that is not known yet.
-    pub walks_missing: Option<String>,
 }
 
 impl Readings {

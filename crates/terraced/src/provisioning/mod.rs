@@ -40,13 +40,12 @@ use terrace_sys::ProcessId;
 use tokio::sync::oneshot;
 
 pub use finder::finder;
-pub use guest::GuestSetup;
 pub use host::{host_findings, host_memory, shortage_finding, swap_finding};
 use provider::{Finder, VmContext};
 pub use provider::{size as size_text, three_ways};
 
 use crate::events::Events;
-use crate::messages::{Input, ProviderNews};
+use crate::messages::{GuestSetup, Input, ProviderNews};
 use crate::registry::{Registry, VmKey};
 use crate::served::{ResizeAnswer, Resized};
 use lookout::Lookout;
