@@ -3,6 +3,7 @@
 pub mod balanced;
 pub mod beside;
 pub mod flex;
+pub mod module;
 pub mod plain;
 pub mod stock;
 pub mod tiered;

@@ -9,6 +9,7 @@ mod attempts;
 mod flex;
 mod halves;
 mod l1;
+mod module;
 mod outcome;
 mod plain;
 mod refused;

@@ -1,7 +1,7 @@
 //! Every test of the lab, in the order in which they run.
 
 use super::test::Test;
-use super::{flex, l1, stock};
+use super::{flex, l1, module, stock};
 
 /// Tests that are selected alike.
 struct Suite {
@@ -37,7 +37,7 @@ fn suites() -> impl Iterator<Item = Suite> {
         is_long: true,
         ..Suite::of(tests)
     });
-    [flex, Suite::of(stock::TESTS)]
+    [flex, Suite::of(stock::TESTS), Suite::of(module::TESTS)]
         .into_iter()
         .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
         .chain(long)

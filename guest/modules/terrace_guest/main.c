@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Terrace's guest module: /dev/terrace_guest and its calls.
+ *
+ * Who opens it needs CAP_SYS_ADMIN; the descriptor works after that was dropped.
+ */
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "terrace_guest.h"
+
+static int tg_open(struct inode *inode, struct file *file)
+{
+	struct tg_file *tg;
+
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	tg = kzalloc(sizeof(*tg), GFP_KERNEL_ACCOUNT);
+	if (!tg)
+		return -ENOMEM;
+	mutex_init(&tg->lock);
+	file->private_data = tg;
+	return 0;
+}
+
+static int tg_release(struct inode *inode, struct file *file)
+{
+	struct tg_file *tg = file->private_data;
+
+	tg_block_close(&tg->block);
+	mutex_destroy(&tg->lock);
+	kfree(tg);
+	return 0;
+}
+
+static long info(void __user *to)
+{
+	struct tg_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
+	struct tg_call *scan;
+	const char *why;
+	long err = 0;
+
+	if (!info)
+		return -ENOMEM;
+	info->version = TG_VERSION;
+	info->calls = TG_CALLS;
+	scan = &info->call[TG_CALL_SCAN];
+	scan->error = -tg_flush_missing(&why);
+	strscpy(scan->why, why, sizeof(scan->why));
+	if (copy_to_user(to, info, sizeof(*info)))
+		err = -EFAULT;
+	kfree(info);
+	return err;
+}
+
+static long scan(void __user *at)
+{
+	struct tg_scan call;
+	const char *why;
+	int err;
+
+	if (copy_from_user(&call, at, sizeof(call)))
+		return -EFAULT;
+	if (call.version != TG_VERSION)
+		return -EPROTONOSUPPORT;
+	err = tg_flush_missing(&why);
+	if (!err)
+		err = tg_scan(&call);
+	if (!err && copy_to_user(at, &call, sizeof(call)))
+		err = -EFAULT;
+	return err;
+}
+
+static long consolidate(struct tg_file *file, void __user *at)
+{
+	struct tg_consolidate call;
+	int err;
+
+	if (copy_from_user(&call, at, sizeof(call)))
+		return -EFAULT;
+	if (call.version != TG_VERSION)
+		return -EPROTONOSUPPORT;
+	err = tg_consolidate(file, &call);
+	if (!err && copy_to_user(at, &call, sizeof(call)))
+		err = -EFAULT;
+	return err;
+}
+
+static long tg_ioctl(struct file *file, unsigned int number, unsigned long arg)
+{
+	struct tg_file *tg = file->private_data;
+	void __user *at = (void __user *)arg;
+	long err;
+
+	if (mutex_lock_killable(&tg->lock))
+		return -EINTR;
+	switch (number) {
+	case TG_INFO:
+		err = info(at);
+		break;
+	case TG_SCAN:
+		err = scan(at);
+		break;
+	case TG_CONSOLIDATE:
+		err = consolidate(tg, at);
+		break;
+	default:
+		err = -ENOTTY;
+	}
+	mutex_unlock(&tg->lock);
+	return err;
+}
+
+static const struct file_operations tg_operations = {
+	.owner = THIS_MODULE,
+	.open = tg_open,
+	.release = tg_release,
+	.unlocked_ioctl = tg_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};
+
+static struct miscdevice tg_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "terrace_guest",
+	.fops = &tg_operations,
+	.mode = 0600,
+};
+
+static int __init tg_init(void)
+{
+	tg_symbols_find();
+	return misc_register(&tg_device);
+}
+
+static void __exit tg_exit(void)
+{
+	misc_deregister(&tg_device);
+}
+
+module_init(tg_init);
+module_exit(tg_exit);
+MODULE_DESCRIPTION("Terrace: heat and moves of a guest's base pages");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Symbols that the kernel does not export, found once when the module is loaded and
+ * called by static calls: those are direct, and need no landing pad.
+ */
+#include <linux/cpufeature.h>
+#include <linux/kprobes.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/security.h>
+#include <linux/static_call.h>
+#include <asm/tlbflush.h>
+
+#include "terrace_guest.h"
+
+static bool untested;
+module_param(untested, bool, 0444);
+MODULE_PARM_DESC(untested, "Call symbols that are not exported on kernels that were not tested, too");
+
+static bool ibt;
+module_param(ibt, bool, 0444);
+MODULE_PARM_DESC(ibt, "Call symbols that are not exported on processors with IBT, too");
+
+static char *hide = "";
+module_param(hide, charp, 0444);
+MODULE_PARM_DESC(hide, "A symbol that is taken for missing, for tests");
+
+/* As asm/tlbflush.h has it, which hides it from modules. */
+typedef void flush_fn(struct mm_struct *mm, unsigned long start,
+		      unsigned long end, unsigned int stride_shift,
+		      bool freed_tables);
+typedef unsigned long lookup_fn(const char *name);
+
+/* Types of the calls; neither is ever defined. */
+extern flush_fn flush_proto;
+extern lookup_fn lookup_proto;
+DEFINE_STATIC_CALL_NULL(tg_flush_range, flush_proto);
+DEFINE_STATIC_CALL_NULL(tg_lookup, lookup_proto);
+
+static const char *flush_missing = "not looked for yet";
+
+/* NULL: symbols may be looked for. */
+static const char *forbidden(void)
+{
+	if (!TG_IS_TESTED && !untested)
+		return "not tested on this kernel (module parameter untested=1)";
+	if (security_locked_down(LOCKDOWN_KPROBES))
+		return "the kernel is locked down";
+#ifdef X86_FEATURE_IBT
+	if (boot_cpu_has(X86_FEATURE_IBT) && !ibt)
+		return "not tested on processors with IBT (module parameter ibt=1)";
+#endif
+	return NULL;
+}
+
+static int find_lookup(void)
+{
+	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	int err = register_kprobe(&probe);
+
+	if (err)
+		return err;
+	static_call_update(tg_lookup, (lookup_fn *)probe.addr);
+	unregister_kprobe(&probe);
+	return 0;
+}
+
+static unsigned long find(const char *name)
+{
+	return strcmp(hide, name) ? static_call(tg_lookup)(name) : 0;
+}
+
+void tg_symbols_find(void)
+{
+	unsigned long flush;
+
+	flush_missing = forbidden();
+	if (flush_missing)
+		return;
+	if (find_lookup()) {
+		flush_missing = "symbols cannot be looked up (kprobes are off)";
+		return;
+	}
+	flush = find("flush_tlb_mm_range");
+	if (!flush) {
+		flush_missing = "the kernel has no flush_tlb_mm_range";
+		return;
+	}
+	static_call_update(tg_flush_range, (flush_fn *)flush);
+}
+
+/* 0, or the error number of calls that flush. */
+int tg_flush_missing(const char **why)
+{
+	*why = flush_missing ? flush_missing : "";
+	return flush_missing ? -EOPNOTSUPP : 0;
+}
+
+/* Forgets all that processors know of a process's page tables. */
+void tg_flush(struct mm_struct *mm)
+{
+	static_call(tg_flush_range)(mm, 0, TLB_FLUSH_ALL, PAGE_SHIFT, false);
+}

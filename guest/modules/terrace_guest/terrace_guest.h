@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef TERRACE_GUEST_H
+#define TERRACE_GUEST_H
+
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/sched.h>
+
+#include "abi.h"
+#include "compat.h"
+
+/* A 2 MiB block that is filled page by page. */
+struct tg_block {
+	/* NULL: none is open. */
+	struct page *first;
+	/* Pages of it that have been given away. */
+	unsigned int used;
+};
+
+/* One open descriptor. */
+struct tg_file {
+	/* Held for each call: one at a time. */
+	struct mutex lock;
+	struct tg_block block;
+};
+
+/* symbols.c: symbols that the kernel does not export. */
+void tg_symbols_find(void);
+int tg_flush_missing(const char **why);
+void tg_flush(struct mm_struct *mm);
+
+/* table.c: page tables of a process. */
+enum tg_found {
+	TG_NONE,
+	TG_BASE,
+	TG_LARGE,
+};
+
+struct mm_struct *tg_memory_of(pid_t pid);
+/* Called with the entry of an address while its table is locked. */
+typedef void tg_table_fn(pte_t *entry, void *data);
+enum tg_found tg_table_with(struct mm_struct *mm, unsigned long address,
+			    tg_table_fn *use, void *data);
+
+/* scan.c, consolidate.c: the calls. */
+int tg_scan(struct tg_scan *scan);
+int tg_consolidate(struct tg_file *file, struct tg_consolidate *call);
+void tg_block_close(struct tg_block *block);
+
+#endif

@@ -1,0 +1,69 @@
+//! A guest with one node, for modules that need no device.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use terrace_lab_programs::port;
+
+use crate::control::lab::Lab;
+use crate::machine::cpio::Image;
+use crate::machine::emulator;
+use crate::machine::kernel::Kernel;
+use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::machine::process::{Lifetime, Process};
+use crate::{host, modules, places, programs};
+
+/// Name of the machine.
+const NAME: &str = "module";
+/// Memory of the guest, MiB.
+const RAM_MIB: u64 = 512;
+
+/// Boots the guest and stores a module in it, `/NAME.ko`, and that module's test of itself, `/selftest`.
+pub fn start(module: &str) -> Result<Lab> {
+    let mut qemu = emulator::command()?;
+    qemu.args(options()?);
+    let mut guest = Lab::without_guests(Process::start_command(NAME, qemu, Lifetime::Task)?)?;
+    let built = modules::build()?;
+    let file = format!("{module}.ko");
+    let object = built.iter().find(|path| path.ends_with(&file));
+    let object = object.with_context(|| format!("no module {module} was built"))?;
+    guest.push(object, &format!("/{file}"))?;
+    guest.push(&modules::selftest(module)?, "/selftest")?;
+    Ok(guest)
+}
+
+fn options() -> Result<Vec<String>> {
+    let text = format!(
+        "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
+         -cpu EPYC-Rome,-svm -smp 2 -m {RAM_MIB} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
+         -chardev socket,id=control,path={control},server=on,wait=off \
+         -device virtserialport,chardev=control,name={control}",
+        control = port::CONTROL,
+    );
+    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let kernel = Kernel::get(false)?.image().display().to_string();
+    let initrd = initrd()?.display().to_string();
+    for (name, value) in [
+        ("-kernel", kernel.as_str()),
+        ("-initrd", &initrd),
+        ("-append", "console=ttyS0 panic=-1 quiet"),
+    ] {
+        options.extend([name.to_owned(), value.to_owned()]);
+    }
+    Ok(options)
+}
+
+fn initrd() -> Result<PathBuf> {
+    let mut image = Image::default();
+    image
+        .console()
+        .bytes("init", include_bytes!("module.sh"))
+        .copy("bin/busybox", &host::find("bin/busybox")?)
+        .copy("bin/lab-host", &programs::build_lab()?.host);
+    let path = places::lab("module")?.join("initrd");
+    image.write(&mut BufWriter::new(File::create(&path)?))?;
+    Ok(path)
+}

@@ -1,0 +1,66 @@
+//! Tests of the guest module, which is optional.
+
+use anyhow::{Result, ensure};
+
+use super::test::Test;
+use crate::control::lab::Lab;
+use crate::guests::{module, tiered};
+
+/// The module.
+const MODULE: &str = "terrace_guest";
+/// The line in the guest's log after which nothing may be complained of.
+const MARK: &str = "module-begins";
+/// Pages that may be missing after it is gone: lists of the processors, and files that were read.
+const NEAR_PAGES: u64 = 8192;
+
+pub const TESTS: &[Test] = &[Test::on_guest(
+    "the_guest_module_scans_and_gathers_beside_a_writer",
+    scans_and_gathers,
+)];
+
+/// Scattered pages of a program that goes on writing them are found and gathered, again and again.
+fn scans_and_gathers() -> Result<()> {
+    let mut guest = module::start(MODULE)?;
+    guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
+    let before = free_pages(&mut guest)?;
+    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    let said = guest.check("/selftest")?;
+    print!("{said}");
+    ensure!(
+        said.ends_with("ok\n") && !said.contains("does not work"),
+        "{said}"
+    );
+    // Twice as much, and a symbol of the kernel's less.
+    guest.check("/selftest && /selftest")?;
+    guest.check(&format!(
+        "rmmod {MODULE} && insmod /{MODULE}.ko hide=flush_tlb_mm_range"
+    ))?;
+    let said = guest.check("/selftest")?;
+    ensure!(
+        said.contains("SCAN: does not work here: the kernel has no flush_tlb_mm_range")
+            && said.contains("CONSOLIDATE: ")
+            && said.ends_with("ok\n"),
+        "{said}"
+    );
+    let in_use = guest.check(&format!(
+        "exec 3</dev/{MODULE}; rmmod {MODULE} 2>&1 && echo unloaded; exec 3<&-; rmmod {MODULE}"
+    ))?;
+    ensure!(!in_use.contains("unloaded"), "in use: {in_use}");
+    let isolated = guest.check("grep nr_isolated /proc/vmstat")?;
+    ensure!(
+        isolated.lines().all(|line| line.ends_with(" 0")),
+        "{isolated}"
+    );
+    let after = free_pages(&mut guest)?;
+    ensure!(
+        after + NEAR_PAGES >= before,
+        "{before} pages were free, {after} are"
+    );
+    tiered::expect_a_quiet_kernel(&mut guest, MARK)
+}
+
+fn free_pages(guest: &mut Lab) -> Result<u64> {
+    guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
+    let text = guest.check("grep '^nr_free_pages ' /proc/vmstat")?;
+    Ok(text.trim().rsplit(' ').next().unwrap_or_default().parse()?)
+}
