@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::device::{self, Device};
 use super::machine::{self, CONFIG_BYTES, NAME, QUEUE_SIZE, QUEUES, VIRTIO_ID};
-use super::shape::{PAGE, Shape};
+use super::shape::Shape;
 use crate::control::lab::Lab;
 use crate::guests::tiered::{self, TIERS};
 use crate::machine::emulator;
@@ -89,16 +89,9 @@ impl<D: Device> FlexGuest<D> {
         tiered::meminfo(&mut self.lab, node, name)
     }
 
-    /// Free memory of a node, bytes, with what rests in the lists of each processor: up to an eighth of the node may
-    /// stay there for a minute, and `MemFree` does not count it.
+    /// Free memory of a node, bytes.
     pub fn free_bytes(&mut self, node: usize) -> Result<u64> {
-        let pages = self.lab.check(&format!(
-            "awk '/^Node/ {{ on = ($2 == \"{node},\") }} \
-             on && ($1 == \"nr_free_pages\" || $1 == \"count:\") {{ n += $2 }} \
-             END {{ print n }}' /proc/zoneinfo"
-        ))?;
-        let pages: u64 = pages.trim().parse().context("free pages in zoneinfo")?;
-        Ok(pages * PAGE)
+        tiered::free_bytes(&mut self.lab, node)
     }
 
     /// The driver's table, a row for each tier.
