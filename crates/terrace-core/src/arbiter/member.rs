@@ -633,11 +633,13 @@ impl Member {
             && beyond <= self.cache(now, config)
     }
 
-    /// Notes that it is ordered to have less, if that is page cache.
+    /// Notes that it is ordered to have less, if that is or may be page cache.
     pub fn gives_cache(&mut self, now: Tick, step: &Step, config: &ArbiterConfig) {
+        let sizes = (self.size(), super::sum(&step.to));
         if self.is_cache(now, step, config) {
-            let sizes = (self.size(), super::sum(&step.to));
             self.facts.cache.give(sizes, config);
+        } else if self.lent() == 0 && self.unused(config) > 0 {
+            self.facts.cache.give_by_age(sizes.0, config);
         }
     }
 
