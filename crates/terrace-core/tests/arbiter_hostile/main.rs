@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 mod any;
+mod claims;
 mod exchange;
 mod faults;
 mod host;
