@@ -43,3 +43,43 @@ fn claims_of_lost_time_keep_nothing_that_its_owner_lacks() {
         );
     }
 }
+
+/// Memory that nobody has, after one has swapped for minutes: all the time, or in turn for so many seconds and not at all.
+fn left_by_one_that_swaps(turn: u64) -> u64 {
+    let config = ArbiterConfig {
+        live: true,
+        capacity_bytes: 4 * GIB,
+        ..ArbiterConfig::default()
+    };
+    let mut world = World::of(config, &[GIB, 3 * GIB], 256 * MIB);
+    let mut used = 0;
+    for second in 0..900 {
+        // The other one ends its work little by little.
+        let left = world.vm(2).size();
+        world
+            .vm(2)
+            .says(left.saturating_sub(3 * GIB - second * 3 * MIB), 0);
+        used = match turn {
+            0 => used + 100 * MIB,
+            turn if second / turn % 2 == 0 => used + 100 * MIB,
+            _ => 0,
+        };
+        world.vm(1).says(0, used);
+        world.second();
+    }
+    4 * GIB - world.held()
+}
+
+#[test]
+fn one_that_swaps_in_turns_leaves_the_reserve() {
+    let reserve = 4 * GIB / 20;
+    for turn in [0, 1, 2, 5, 9] {
+        let left = left_by_one_that_swaps(turn);
+        assert!(
+            left + 8 * MIB >= reserve,
+            "{} of {} MiB in turns of {turn} s",
+            left / MIB,
+            reserve / MIB
+        );
+    }
+}

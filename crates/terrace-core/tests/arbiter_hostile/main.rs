@@ -7,6 +7,7 @@ mod claims;
 mod exchange;
 mod faults;
 mod host;
+mod live;
 mod price;
 mod reserve;
 mod world;
