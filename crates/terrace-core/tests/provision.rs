@@ -217,36 +217,6 @@ fn memory_that_was_given_back_is_not_counted_as_present() {
     answer(&mut host).unwrap_err();
 }
 
-/// One that takes back what it gave between two verifications, and gives it again before the next one.
-#[test]
-fn a_guest_that_is_honest_every_other_time_is_dishonest() {
-    let mut host = Providers::new(EngineConfig::default(), &[8 * GIB, 8 * GIB]);
-    host.arrive(1, Provided::settled(&[4 * GIB, 2 * GIB]));
-    host.resize(1, &[Some(GIB), None]);
-    answer(&mut host).unwrap();
-    host.vms.get_mut(&1).unwrap().obey();
-    for look in 0..40 {
-        let status = host.vms.get_mut(&1).unwrap().status.as_mut().unwrap();
-        for tier in &mut status.tiers {
-            let claimed_bytes = tier.whole_bytes - tier.size_bytes;
-            tier.verified = Some(Verified {
-                present_bytes: tier.size_bytes,
-                claimed_bytes,
-                retained_bytes: if look % 2 == 0 { claimed_bytes } else { 0 },
-            });
-        }
-        host.run_for(2);
-        let status = host.vms.get_mut(&1).unwrap().status.as_mut().unwrap();
-        for tier in &mut status.tiers {
-            tier.verified = None;
-        }
-        host.run_for(8);
-    }
-    let said = host.said(1);
-    let claims = |said: &String| said.contains("claims to have given back");
-    assert!(said.iter().any(claims), "{said:?}");
-}
-
 /// Rule 17 on the way up: the guest may have more by then than it has now.
 #[test]
 fn a_target_is_not_lowered_below_what_the_guest_may_have() {

@@ -383,6 +383,8 @@ impl Guest {
 
 #[cfg(test)]
 mod tests {
+    use terrace_proto::provision::Verified;
+
     use super::*;
 
     #[test]
@@ -400,5 +402,37 @@ mod tests {
             "the guest started anew (5 times): its balloons are empty"
         );
         assert_eq!(seen(0, 0, 200), None);
+    }
+
+    /// One that takes back what it gave between two verifications, and gives it again before the next one.
+    #[test]
+    fn a_guest_that_is_honest_every_other_time_is_dishonest() {
+        let (mut guest, mut reasons) = (Guest::default(), Reasons::new(16));
+        guest.tiers.resize(1, TierState::default());
+        let mut look = |retained_bytes: u64| {
+            let mut status = ProviderStatus::default();
+            status.tiers.resize_with(1, Default::default);
+            status.tiers[0].verified = Some(Verified {
+                present_bytes: 0,
+                claimed_bytes: 1 << 30,
+                retained_bytes,
+            });
+            let mut speaker = Speaker {
+                now: Tick(0),
+                kind: ProviderKind::Balloon,
+                reasons: &mut reasons,
+            };
+            guest.watch_verification(&status, &[true], &mut speaker);
+            guest.is_dishonest(0)
+        };
+        // One between its claim and the hole is none.
+        assert_eq!([look(1 << 30), look(0), look(0)], [false; 3]);
+        for turn in 0..20 {
+            let is = [look(1 << 30), look(0)];
+            assert!(is[0] || turn < 4, "{turn}");
+            assert!(is[1] || turn < 4, "{turn}");
+        }
+        // For good.
+        assert_eq!([look(0), look(0)], [false; 2]);
     }
 }
