@@ -12,6 +12,7 @@ use super::hold::Hold;
 use super::peaks::Peaks;
 use super::percent;
 use super::phase::Phase;
+use super::relief::Relief;
 use super::standing::Standing;
 use super::steps::Step;
 use super::trials::NOISE_NS;
@@ -126,8 +127,7 @@ pub struct Asked {
 /// The last while of a guest.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// Seconds that it swapped, less those since in which it did not.
-    swapped_s: u8,
+    relief: Relief,
     /// The most memory that it used in the last while.
     pub peaks: Peaks,
     /// The counts of the last seconds, oldest first.
@@ -238,10 +238,7 @@ impl Member {
             self.past.counts.remove(0);
         }
         self.need = Some((now, need));
-        self.past.swapped_s = match self.is_swapping() {
-            true => self.past.swapped_s.saturating_add(1),
-            false => self.past.swapped_s.saturating_sub(1),
-        };
+        self.past.relief.add(self.is_swapping());
         true
     }
 
@@ -381,7 +378,6 @@ impl Member {
         self.need = None;
         self.uses.tiers = None;
         self.past.counts.clear();
-        self.past.swapped_s = 0;
         self.swap = Swap::default();
         self.past.before_shrink = None;
     }
@@ -520,8 +516,7 @@ impl Member {
     /// to the reserve, and gets that back.
     #[must_use]
     pub fn draws_on(&self, now: Tick, reserve: u64, config: &ArbiterConfig) -> bool {
-        let relief = config.relief_ms;
-        let is_new = relief == 0 || u64::from(self.past.swapped_s) * 1000 <= relief;
+        let is_new = self.past.relief.is_new(config);
         let most = self
             .all_brought()
             .map(|brought| brought.saturating_add(reserve));
@@ -633,11 +628,13 @@ impl Member {
             && beyond <= self.cache(now, config)
     }
 
-    /// Notes that it is ordered to have less, if that is page cache.
+    /// Notes that it is ordered to have less, if that is or may be page cache.
     pub fn gives_cache(&mut self, now: Tick, step: &Step, config: &ArbiterConfig) {
+        let sizes = (self.size(), super::sum(&step.to));
         if self.is_cache(now, step, config) {
-            let sizes = (self.size(), super::sum(&step.to));
             self.facts.cache.give(sizes, config);
+        } else if self.lent() == 0 && self.unused(config) > 0 {
+            self.facts.cache.give_by_age(sizes.0, config);
         }
     }
 

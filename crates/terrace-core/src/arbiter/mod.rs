@@ -23,6 +23,7 @@ mod peaks;
 mod phase;
 mod purchases;
 mod refused;
+mod relief;
 mod schedule;
 mod standing;
 mod steps;

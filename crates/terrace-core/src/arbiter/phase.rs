@@ -100,7 +100,6 @@ impl Phase {
     pub fn statistics(&mut self, now: Tick, used: u64, rate: Rate, size: Option<u64>) {
         self.since.get_or_insert(now);
         let Some(size) = size else {
-            self.reference = None;
             return;
         };
         let new = Reference {
@@ -108,21 +107,19 @@ impl Phase {
             used,
             faults: rate.faults,
         };
-        // With another size it uses other memory: that is our doing.
-        let Some(before) = self.reference.filter(|before| before.size == size) else {
-            self.reference = Some(new);
-            return;
-        };
+        let before = self.reference.map_or(new, |before| before.resized(&new));
+        self.reference = Some(before);
         if self.source(now) == Source::Statistics && before.differs(&new) {
             (self.reference, self.since) = (Some(new), Some(now));
             self.began += 1;
         }
     }
 
-    /// The present source.
+    /// The present source. Too few walks tell nothing: those of a guest with huge pages, or of virtual CPUs that are gone.
     pub fn source(&self, now: Tick) -> Source {
         let lasts = |walks: &Walks| now.0.saturating_sub(walks.last.0.0) <= NEED_LASTS;
-        match self.walks.as_ref().is_some_and(lasts) {
+        let tells = |walks: &Walks| lasts(walks) && !walks.phases.is_idle();
+        match self.walks.as_ref().is_some_and(tells) {
             true => Source::PageWalks,
             false => Source::Statistics,
         }
@@ -148,6 +145,24 @@ impl Phase {
 }
 
 impl Reference {
+    /// The same for another size: as much less may be in use as it has less, or more as it has more. That is our doing,
+    /// as are its faults.
+    fn resized(self, now: &Self) -> Self {
+        if now.size == self.size {
+            return self;
+        }
+        let less = self.size.saturating_sub(now.size);
+        let more = now.size.saturating_sub(self.size);
+        let (least, most) = (
+            self.used.saturating_sub(less),
+            self.used.saturating_add(more),
+        );
+        Self {
+            used: now.used.clamp(least, most),
+            ..*now
+        }
+    }
+
     /// Whether a guest that was like this is no more.
     fn differs(&self, now: &Self) -> bool {
         let band = percent(self.size, USE_PERCENT).max(LEAST_USE);
@@ -295,6 +310,47 @@ mod tests {
         assert_eq!(seen(&phase, 90), (0, 0));
         phase.walks(at(91), 10);
         phase.walks(Tick(0), u64::MAX);
+    }
+
+    /// A guest with huge pages walks hardly any tables, whatever it does.
+    #[test]
+    fn walks_too_few_to_tell_leave_it_to_statistics() {
+        let (mut phase, mut count) = (Phase::default(), 0);
+        walk(&mut phase, &mut count, 0..100, 10_000);
+        for s in (100..200).step_by(2) {
+            walk(&mut phase, &mut count, s..s + 1, 10_000);
+            say(&mut phase, s..s + 1, if s < 150 { 500 } else { 100 }, 0);
+        }
+        let (lasts, began) = seen(&phase, 200);
+        assert!(began == 1 && lasts <= 50, "{lasts} {began}");
+    }
+
+    /// As those of virtual CPUs that were unplugged.
+    #[test]
+    fn walks_that_stand_still_leave_it_to_statistics() {
+        let (mut phase, mut count) = (Phase::default(), 0);
+        walk(&mut phase, &mut count, 0..100, 1_000_000);
+        for s in (100..200).step_by(2) {
+            phase.walks(at(s), count);
+            say(&mut phase, s..s + 1, if s < 150 { 500 } else { 100 }, 0);
+        }
+        assert_eq!(phase.view(at(200)).unwrap().source, "statistics");
+        let (lasts, began) = seen(&phase, 200);
+        assert!(began >= 1 && lasts <= 50, "{lasts} {began}");
+    }
+
+    /// Memory is taken each cycle: each look finds another size.
+    #[test]
+    fn a_phase_begins_though_the_size_changes_all_the_time() {
+        let mut phase = Phase::default();
+        for s in 0..40 {
+            let size = (2048 - 20 * s) * MIB;
+            // The memory that goes was not used. Then programs take what was free.
+            let used = if s < 20 { 1000 } else { 1200 } * MIB;
+            phase.statistics(at(4 * s), used, rate(0), Some(size));
+            phase.statistics(at(4 * s + 2), used - 10 * MIB, rate(0), None);
+        }
+        assert_eq!(seen(&phase, 156), (76, 1));
     }
 
     /// One that walks hardly any tables says nothing by that.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use terrace_proto::{ProviderId, Tick};
 
-use super::member::Member;
+use super::member::{Member, WAITS_NS};
 use crate::config::ArbiterConfig;
 
 /// Lost time that says nothing, ns a second: a thousandth of a vCPU.
@@ -101,9 +101,7 @@ impl Trials {
         while self.due(config).is_some_and(|due| due <= now) {
             let trial = self.0.remove(0);
             let after = lost(members, &trial.involved);
-            if after <= trial.lost.saturating_add(NOISE_NS) {
-                continue;
-            }
+            let is_worse = after > trial.lost.saturating_add(NOISE_NS);
             let until = now.0.saturating_add(config.pause_ns());
             let is_shared = trial.involved.len() > trial.givers.len();
             for (giver, from, before) in trial.givers {
@@ -111,7 +109,13 @@ impl Trials {
                     continue;
                 };
                 // Others give it back to one that lost by it. Where a taker alone lacks more, it has use for it.
-                let is_harmed = member.lost() > before.saturating_add(NOISE_NS);
+                let now_lost = member.lost();
+                let is_harmed = now_lost > before.saturating_add(NOISE_NS);
+                // What live takers say that they lost before is no reason to leave it with a loss of its own.
+                let is_robbed = config.live && now_lost > before.saturating_add(WAITS_NS);
+                if !is_worse && !is_robbed {
+                    continue;
+                }
                 let is_news = match is_harmed {
                     true => member.owe(now, from, Tick(until)),
                     false => member.hold_at(now, from, Tick(until)),
@@ -119,8 +123,11 @@ impl Trials {
                 // Of several steps the first one says it.
                 failed.extend(is_news.then_some(Failed {
                     giver,
-                    lost: (trial.lost, after),
-                    is_shared,
+                    lost: match is_worse {
+                        true => (trial.lost, after),
+                        false => (before, now_lost),
+                    },
+                    is_shared: is_shared && is_worse,
                 }));
             }
         }

@@ -131,8 +131,13 @@ impl Phases {
     /// stable. It changes again when it walks again.
     #[must_use]
     pub fn is_changing(&self) -> bool {
-        let is_idle = self.quiet >= QUIET_MEANS * self.config.windows;
-        !self.walks.is_empty() && !is_idle && !self.is_stable()
+        !self.walks.is_empty() && !self.is_idle() && !self.is_stable()
+    }
+
+    /// Whether the VM walked too little to tell anything for as many windows as a comparison looks at.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.quiet >= QUIET_MEANS * self.config.windows
     }
 
     /// Phases that began so far.

@@ -14,8 +14,14 @@ use crate::reasons::Reasons;
 /// Least time between two sentences that a guest started anew, and between two tries of an order that failed.
 pub(super) const MIN_REPEAT: Duration = Duration::from_secs(60);
 
-/// Number of reports in a row that must say that a guest is dishonest, or stuck.
+/// Number of reports in a row that must say that a guest is stuck.
 const REPORTS: u32 = 2;
+/// Points from which on a guest is dishonest: two verifications in a row that found what it claims to have given back.
+const DISHONEST: u32 = 4;
+/// Points of such a verification. One that found nothing takes a point away: one that is honest every other time is not.
+const POINTS: u32 = 2;
+/// Points at most: one that was dishonest for long has not to be honest for long.
+const MOST_POINTS: u32 = 5;
 
 /// Restarts of the guest, reported at most once in [`MIN_REPEAT`]: a guest that does nothing else fills no list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +64,8 @@ struct TierState {
     stuck_at: u64,
     /// The target that the tier was last said to be stuck on the way to.
     stuck_said: Option<u64>,
-    low_reports: u32,
+    /// See [`DISHONEST`].
+    points: u32,
     withheld_bytes: u64,
 }
 
@@ -104,7 +111,7 @@ impl Guest {
     pub fn is_dishonest(&self, i: usize) -> bool {
         self.tiers
             .get(i)
-            .is_some_and(|tier| tier.low_reports >= REPORTS)
+            .is_some_and(|tier| tier.points >= DISHONEST)
     }
 
     /// Whether the driver brought tier `i` to its target, so that no more than that is counted.
@@ -196,22 +203,24 @@ impl Guest {
             };
             let name = tier_name(kind, i);
             if seen.is_honest(kind) {
-                if state.low_reports >= REPORTS {
+                let was_dishonest = state.points >= DISHONEST;
+                state.points = state.points.saturating_sub(1);
+                if was_dishonest && state.points < DISHONEST {
                     let said =
                         format!("all memory that it claims to have given back of {name} is gone");
                     speaker.say(said);
                 }
-                state.low_reports = 0;
                 continue;
             }
             // One verification may fall between the guest's claim and the hole; it takes several in a row.
-            state.low_reports = state.low_reports.saturating_add(1);
-            if state.low_reports >= REPORTS {
+            let was_honest = state.points < DISHONEST;
+            state.points = (state.points + POINTS).min(MOST_POINTS);
+            if state.points >= DISHONEST {
                 // From now on admission counts the tier whole: the guest may touch all of it again.
                 state.is_inflated = false;
             }
-            // At the second report alone, or each further one would say it again.
-            if state.low_reports == REPORTS {
+            // Once, or each further one would say it again.
+            if was_honest && state.points >= DISHONEST {
                 // A guest can claim less than was seen of it before: the difference must not wrap.
                 let retained = seen.retained_bytes.min(seen.claimed_bytes);
                 let said = format!(
@@ -315,7 +324,7 @@ impl Guest {
             // inflated takes all of it: the driver knows the targets, they are met, and the host's memory agrees.
             if !status.connected {
                 state.is_inflated = false;
-            } else if knows && tier.is_met() && is_tried && is_honest {
+            } else if knows && tier.is_met() && is_tried && is_honest && state.points < DISHONEST {
                 state.is_inflated = true;
             }
         }
@@ -374,6 +383,8 @@ impl Guest {
 
 #[cfg(test)]
 mod tests {
+    use terrace_proto::provision::Verified;
+
     use super::*;
 
     #[test]
@@ -391,5 +402,37 @@ mod tests {
             "the guest started anew (5 times): its balloons are empty"
         );
         assert_eq!(seen(0, 0, 200), None);
+    }
+
+    /// One that takes back what it gave between two verifications, and gives it again before the next one.
+    #[test]
+    fn a_guest_that_is_honest_every_other_time_is_dishonest() {
+        let (mut guest, mut reasons) = (Guest::default(), Reasons::new(16));
+        guest.tiers.resize(1, TierState::default());
+        let mut look = |retained_bytes: u64| {
+            let mut status = ProviderStatus::default();
+            status.tiers.resize_with(1, Default::default);
+            status.tiers[0].verified = Some(Verified {
+                present_bytes: 0,
+                claimed_bytes: 1 << 30,
+                retained_bytes,
+            });
+            let mut speaker = Speaker {
+                now: Tick(0),
+                kind: ProviderKind::Balloon,
+                reasons: &mut reasons,
+            };
+            guest.watch_verification(&status, &[true], &mut speaker);
+            guest.is_dishonest(0)
+        };
+        // One between its claim and the hole is none.
+        assert_eq!([look(1 << 30), look(0), look(0)], [false; 3]);
+        for turn in 0..20 {
+            let is = [look(1 << 30), look(0)];
+            assert!(is[0] || turn < 4, "{turn}");
+            assert!(is[1] || turn < 4, "{turn}");
+        }
+        // For good.
+        assert_eq!([look(0), look(0)], [false; 2]);
     }
 }

@@ -105,3 +105,33 @@ fn a_guest_without_swap_is_not_asked_for_what_it_has_to_hold() {
         assert!(host.vm(2).size > 4 * GIB - 400 * MIB);
     }
 }
+
+/// Linux gives the balloon files before it swaps, so what goes is not what its programs do not use.
+#[test]
+fn files_that_are_read_again_end_the_taking_by_ages() {
+    let mut host = beside_idle_programs(Some(MIB));
+    let reads = 2 * GIB + GIB / 4;
+    let programs = GIB + GIB / 2;
+    if let Some(files) = &mut host.vm(2).files {
+        (files.programs, files.reads) = (programs, reads);
+    }
+    host.seconds(60);
+    let (mut least, mut missed) = (u64::MAX, 0);
+    for _ in 0..280 {
+        host.vm(2).demand = Some(KnownDemand {
+            aged: Some(Aged {
+                mapped_bytes: programs,
+                unused_bytes: GIB,
+                span_ns: 100 * SECOND,
+            }),
+            ..KnownDemand::default()
+        });
+        host.swaps(1, 1);
+        least = least.min(host.vm(2).size);
+        missed += u64::from(host.vm(2).size < programs + reads);
+    }
+    assert!(!steps(&host).is_empty(), "nothing was taken");
+    assert!(missed <= 30, "its files did not fit for {missed} s");
+    let enough = programs + reads - 256 * MIB;
+    assert!(least >= enough, "{} MiB at least", least / MIB);
+}

@@ -14,6 +14,9 @@ use crate::config::ArbiterConfig;
 const STEPS_THERE: u64 = 4;
 /// Part of a step that a guest may read again while it is watched, and while it has to be quiet before: an eighth.
 const QUIET_PART: u64 = 8;
+/// Part of a guest's memory that it may read in the time in which a change is judged, beyond what it read before, while it lacks
+/// what its programs do not use by its age, percent: Linux may have given the balloon files instead.
+const READ_PERCENT: u8 = 2;
 /// Doublings of the pause after steps that were missed.
 const MOST_DOUBLINGS: u32 = 4;
 /// Samples that are kept at most: of more than two minutes, one in two seconds.
@@ -59,6 +62,8 @@ pub struct Cache {
     step: Option<Step>,
     /// When the first of the steps was taken that it did not get back, and its size before.
     given: Option<(Tick, u64)>,
+    /// Its size before the first of what was taken by its age and did not come back, and what it read then, bytes.
+    aged: Option<(u64, u64)>,
     /// When it was not quiet last.
     read_at: Option<Tick>,
     /// The time for which it has to be quiet before it gives anything, ns, if that is more than a change is judged.
@@ -80,6 +85,7 @@ impl Cache {
     ) -> Option<Missed> {
         self.rests = self.rests.filter(|missed| missed.until > now);
         self.given = self.given.filter(|(_, from)| size < *from);
+        self.aged = self.aged.filter(|(from, _)| size < *from);
         let (Some(disk), Some(faults)) = (seen.disk_read_bytes, seen.major_faults) else {
             return self.see_nothing(now, config);
         };
@@ -93,7 +99,8 @@ impl Cache {
         }
         self.push(Sample { at: now, read }, config);
         let missed = self.judge(now, read, size, config);
-        missed.or_else(|| self.misses_all(now, size, config))
+        let missed = missed.or_else(|| self.misses_all(now, size, config));
+        missed.or_else(|| self.misses_aged(now, config))
     }
 
     /// Nobody counts its reads: nothing is taken, and what it gave is not watched any more, so it gets that back.
@@ -161,6 +168,15 @@ impl Cache {
         Some(self.miss(now, from, read, config))
     }
 
+    /// Looks whether a guest reads more than before memory was taken of it by its age.
+    fn misses_aged(&mut self, now: Tick, config: &ArbiterConfig) -> Option<Missed> {
+        let (from, before) = self.aged?;
+        let more = self.quiet_read(config)?.saturating_sub(before);
+        let is_on_its_way = self.rests.is_some_and(|missed| missed.from >= from);
+        let misses = !is_on_its_way && more > percent(from, READ_PERCENT);
+        misses.then(|| self.miss(now, from, more, config))
+    }
+
     fn miss(&mut self, now: Tick, from: u64, read: u64, config: &ArbiterConfig) -> Missed {
         self.step = None;
         let until = Tick(now.0.saturating_add(pause_after(self.missed, config)));
@@ -203,6 +219,13 @@ impl Cache {
             reached: None,
             may_read: read.saturating_add(again),
         });
+    }
+
+    /// Notes that a VM of this size gives what its programs do not use by its age.
+    pub fn give_by_age(&mut self, from: u64, config: &ArbiterConfig) {
+        if let Some(read) = self.quiet_read(config) {
+            self.aged.get_or_insert((from, read));
+        }
     }
 
     /// The size to which a VM that misses its cache is to come back, bytes.
