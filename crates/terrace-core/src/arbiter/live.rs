@@ -126,12 +126,14 @@ impl Arbiter {
 
     /// Takes in facts that decide whether a VM is left alone.
     pub fn standing(&mut self, now: Tick, seen: MemoryStanding) {
-        self.judge_standing(now, seen.provider, |standing| standing.see(now, seen));
+        self.judge_standing(now, seen.provider, false, |standing| {
+            standing.see(now, seen)
+        });
     }
 
     /// Takes in an operator's word on whether a VM takes part.
     pub fn balance(&mut self, now: Tick, said: MemoryBalance) {
-        self.judge_standing(now, said.provider, |standing| standing.say(said));
+        self.judge_standing(now, said.provider, true, |standing| standing.say(said));
     }
 
     /// Takes in that an operator pauses all VMs, or resumes them.
@@ -144,12 +146,18 @@ impl Arbiter {
     pub fn resized(&mut self, now: Tick, provider: ProviderId) {
         // On a simulated host that is how sizes begin.
         if self.config.live {
-            self.judge_standing(now, provider, Standing::resized);
+            self.judge_standing(now, provider, true, Standing::resized);
         }
     }
 
-    /// Takes something in about a VM's standing, and says what follows.
-    fn judge_standing(&mut self, now: Tick, id: ProviderId, take: impl FnOnce(&mut Standing)) {
+    /// Takes something in about a VM's standing, and says what follows; always if it is an operator's word.
+    fn judge_standing(
+        &mut self,
+        now: Tick,
+        id: ProviderId,
+        is_word: bool,
+        take: impl FnOnce(&mut Standing),
+    ) {
         let Some(member) = self.members.get_mut(&id) else {
             return;
         };
@@ -160,7 +168,7 @@ impl Arbiter {
         }
         self.schedule.change(now, &self.config);
         // A VM without a floor was never meant to take part: that is no news.
-        if member.rights.floor_bytes == 0 {
+        if member.rights.floor_bytes == 0 || !(standing.may_say(now) || is_word) {
             return;
         }
         let why = standing.alone.map_or_else(

@@ -611,6 +611,10 @@ impl Member {
         if self.is_swapping() || self.suffers() {
             return 0;
         }
+        // Linux may give a balloon files instead: whether they are missed nobody would see.
+        if self.facts.cache.quiet_read(config).is_none() {
+            return 0;
+        }
         // By what was heard last: silence is judged before it.
         let heard = self.need.map_or(Tick(0), |(at, _)| at);
         aged.unused_bytes.min(self.facts.guest.free_swap(heard))

@@ -63,7 +63,15 @@ pub struct Standing {
     is_halted: bool,
     /// Why it is left alone now.
     pub alone: Option<Alone>,
+    /// Since when changes of it are counted that were said, and their number.
+    said: (Tick, u8),
 }
+
+/// Changes of a VM's standing that are said in [`SAY_WITHIN`]: one that stops and goes on again and again fills no list of
+/// events.
+const MOST_SAID: u8 = 6;
+/// See [`MOST_SAID`], ns: a minute.
+const SAY_WITHIN: u64 = 60_000_000_000;
 
 impl Standing {
     /// Takes in what was seen.
@@ -78,6 +86,17 @@ impl Standing {
                 .or(before.and_then(|seen| seen.is_migrating)),
             ..seen
         });
+    }
+
+    /// Whether a change is to be said.
+    pub fn may_say(&mut self, now: Tick) -> bool {
+        let (since, said) = self.said;
+        if now.0.saturating_sub(since.0) >= SAY_WITHIN {
+            self.said = (now, 1);
+            return true;
+        }
+        self.said.1 = said.saturating_add(1);
+        said < MOST_SAID
     }
 
     /// Takes in an operator's word.
@@ -212,6 +231,13 @@ mod tests {
             ..all
         };
         assert_eq!(alone(unknown, 30), None);
+    }
+
+    #[test]
+    fn a_vm_that_stops_and_goes_on_is_not_said_for_ever() {
+        let mut standing = Standing::default();
+        let said = (0..600).filter(|s| standing.may_say(Tick((1000 + s) * SECOND)));
+        assert_eq!(said.count(), 10 * usize::from(MOST_SAID));
     }
 
     #[test]

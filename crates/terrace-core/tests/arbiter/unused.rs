@@ -75,6 +75,17 @@ fn one_that_swaps_gets_what_others_programs_do_not_use() {
     assert!(cached.is_none_or(|cached| first < Some(cached)));
 }
 
+/// As on NFS: Linux gives the balloon files before it swaps, and whether they are missed nobody sees.
+#[test]
+fn nothing_is_taken_by_ages_where_reads_are_not_counted() {
+    let mut host = beside_idle_programs(Some(MIB));
+    let files = host.vm(2).files.as_mut().expect("files");
+    files.is_uncounted = true;
+    host.seconds(60);
+    swaps(&mut host, 300, 100);
+    assert!(steps(&host).is_empty());
+}
+
 #[test]
 fn nothing_is_taken_by_ages_while_nobody_swaps() {
     let mut host = beside_idle_programs(Some(MIB));

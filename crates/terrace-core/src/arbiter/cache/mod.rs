@@ -112,7 +112,9 @@ impl Cache {
         }
         self.samples.clear();
         self.droppable = 0;
-        let (_, from) = self.given?;
+        let given = self.given.map(|(_, from)| from);
+        let aged = self.aged.map(|(from, _)| from);
+        let from = given.max(aged)?;
         Some(self.miss(now, from, 0, config))
     }
 
@@ -249,7 +251,7 @@ impl Cache {
     }
 
     /// Bytes that were read in the time in which a change is judged; `None` before so much has passed.
-    fn quiet_read(&self, config: &ArbiterConfig) -> Option<u64> {
+    pub fn quiet_read(&self, config: &ArbiterConfig) -> Option<u64> {
         let (first, last) = (self.samples.first()?, self.samples.last()?);
         let passed = last.at.0.saturating_sub(first.at.0);
         let is_whole = passed >= ArbiterConfig::ns(config.review_ms);
