@@ -35,7 +35,7 @@ pub struct SharingVm {
     pub floor_bytes: u64,
     /// The most that it is given, bytes.
     pub ceiling_bytes: u64,
-    /// Its weight: its lost time counts so many thousandths.
+    /// The VM's weight: its lost time counts so many thousandths.
     pub weight: u32,
     /// Memory that its guest calls free, bytes; `null`: not known.
     pub free_bytes: Option<u64>,

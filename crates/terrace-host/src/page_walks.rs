@@ -100,7 +100,7 @@ type Open<'a> = &'a dyn Fn(u32, bool) -> Result<Box<dyn Counter>, SysError>;
 #[derive(Debug)]
 pub struct PageWalks {
     counters: Vec<(Box<dyn Counter>, Times)>,
-    /// Its part of all counters.
+    /// The VM's part of all counters.
     _share: Option<Share>,
     /// Time for which the threads ran, all together, ns.
     ran_ns: u64,
@@ -320,7 +320,7 @@ mod tests {
         Box::new(Script(Mutex::new(vec![Times::default()])))
     }
 
-    /// Its number may be another process's by the time of the call.
+    /// The number may be another process's by the time of the call.
     #[test]
     fn a_thread_that_ends_before_it_is_opened_is_not_counted() {
         let (folder, root) = process();

@@ -158,7 +158,7 @@ pub struct Facts {
     pub standing: Standing,
     /// The statistics of its guest.
     pub guest: Guest,
-    /// Its page cache.
+    /// The guest's page cache.
     pub cache: Cache,
     /// The phase of its use of memory.
     pub phase: Phase,

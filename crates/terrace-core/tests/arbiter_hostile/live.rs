@@ -1,4 +1,4 @@
-//! What is heard of live VMs: statistics, agents, page walks, standings and the host, with any numbers and at any times.
+//! News of live VMs: statistics, agents, page walks, standings and the host, with any numbers and at any times.
 
 use proptest::prelude::*;
 use terrace_core::arbiter::{ArbiterConfig, Rule};

@@ -175,7 +175,7 @@ fn policies_whose_rounds_follow_each_other_tell_of_ages_too() {
     assert_eq!(used, USED * PAGE_SIZE, "{seen:?}");
 }
 
-/// What was used before says nothing of what is used now.
+/// Ages of another phase say nothing of what is used now.
 #[test]
 fn ages_begin_anew_when_a_guest_begins_to_use_other_memory() {
     let mut host = host(PolicyName::Vtmm, live());

@@ -1,4 +1,4 @@
-//! What is read of a VM whose memory is shared with others: the statistics of its guest, and whether it runs.
+//! Readings of a VM whose memory is shared with others: the statistics of its guest, and whether it runs.
 //!
 //! What follows from them is the engine's to decide (`terrace_core::arbiter`).
 

@@ -62,7 +62,7 @@ pub struct Cache {
     step: Option<Step>,
     /// When the first of the steps was taken that it did not get back, and its size before.
     given: Option<(Tick, u64)>,
-    /// Its size before the first of what was taken by its age and did not come back, and what it read then, bytes.
+    /// The VM's size before the first of what was taken by its age and did not come back, and what it read then, bytes.
     aged: Option<(u64, u64)>,
     /// When it was not quiet last.
     read_at: Option<Tick>,
