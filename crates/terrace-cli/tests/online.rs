@@ -363,6 +363,23 @@ fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
 }
 
 #[test]
+fn a_total_is_taken_for_a_vm_of_one_size_alone() {
+    let tiered = provisioning("met", 2 << 30, Value::Null);
+    let daemon = resized(vec![tiered.clone()]);
+    let refused = daemon.terrace(&["resize", "web1", "--total", "2GiB"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("web1 has 2 tiers"), "{said}");
+    assert!(daemon.posts().is_empty());
+    let mut whole = tiered;
+    let tiers = whole["provisioning"]["tiers"].as_array_mut().unwrap();
+    tiers.truncate(1);
+    let daemon = resized(vec![whole]);
+    printed(&daemon.terrace(&["resize", "web1", "--total", "2GiB"]));
+    assert_eq!(daemon.posts(), ["POST /v1/vms/web1/resize"]);
+}
+
+#[test]
 fn a_vm_whose_device_is_gone_is_shown_as_it_was() {
     let mut gone = provisioning("under-way", 3 << 30, Value::Null);
     gone["provisioning"]["problem"] = json!("connection refused");

@@ -41,6 +41,7 @@ const LEAST_COLLAPSE: u64 = 2 << 20;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RawBalance {
+    #[serde(deserialize_with = "wording::mode")]
     pub(crate) mode: BalanceMode,
     pub(crate) share: BalanceShare,
     pub(crate) price_ratio: f64,
@@ -304,13 +305,18 @@ mod tests {
         for wrong in ["500", "0.05", "-1", "\"5 %\""] {
             let said = refused(&format!("[balance]\nreserve_percent = {wrong}"));
             assert!(
-                said.contains("a whole number of percent, from 0 to 100"),
+                said.contains("a whole number of percent, such as 5"),
                 "{said}"
             );
         }
         let said = refused("[balance]\ncycle_ms = \"5s\"");
         assert!(
             said.contains("whole number of milliseconds without a unit"),
+            "{said}"
+        );
+        let said = refused("[balance]\nmode = true");
+        assert!(
+            said.contains("\"off\", \"observe\" or \"on\", in quotation"),
             "{said}"
         );
         let said = refused("[vm.a]\nbalance = \"off\"");

@@ -127,6 +127,13 @@ impl RawBalance {
     }
 }
 
+impl TierNodes {
+    /// Whether its capacity was written with its unit.
+    pub(super) fn check_units(&self) -> Result<(), String> {
+        has_a_unit("capacity", self.engine.capacity_bytes.unwrap_or(0))
+    }
+}
+
 impl VmConfig {
     /// Whether all sizes were written with their units.
     pub(super) fn check_units(&self) -> Result<(), String> {

@@ -143,6 +143,10 @@ impl Config {
         raw.balance
             .check_units()
             .map_err(|e| anyhow!("balance.{e}"))?;
+        for tier in &tiers {
+            tier.check_units()
+                .map_err(|e| anyhow!("tier.{}.{e}", tier.engine.name))?;
+        }
         let capacities: Option<Vec<u64>> = tiers.iter().map(|t| t.engine.capacity_bytes).collect();
         raw.balance
             .apply(&mut engine, capacities.unwrap_or_default())?;
@@ -274,7 +278,19 @@ impl Config {
                     .to_owned(),
             );
         }
+        let is_capped = |name: &str| {
+            let balance = self.vm(name).ok().map(|vm| vm.balance);
+            balance.is_some_and(|own| own.ceiling_bytes.is_some() && own.floor_bytes.is_none())
+        };
+        let capped = self.vms.keys().filter(|name| is_capped(name));
+        warnings.extend(capped.map(|name| {
+            format!(
+                "vm.{name}: memory_ceiling has no effect without a memory_floor: the VM takes no part in balancing"
+            )
+        }));
         let capacity = arbiter.capacity_bytes;
+        let reserve = u128::from(capacity) * u128::from(arbiter.reserve_percent) / 100;
+        let left = capacity - u64::try_from(reserve).unwrap_or(capacity);
         let floors = self.floors().into_iter();
         let floors = floors
             .filter(|(path, _)| path != "defaults")
@@ -286,6 +302,14 @@ impl Config {
                  shared",
                 ByteSize(sum),
                 ByteSize(capacity)
+            ));
+        } else if capacity > 0 && sum > left {
+            warnings.push(format!(
+                "vm: the memory_floor of all VMs ({}) leaves too little of the capacity ({}) for balance.reserve_percent = {}: while \
+                 all run, less is kept for those that begin to swap",
+                ByteSize(sum),
+                ByteSize(capacity),
+                arbiter.reserve_percent
             ));
         }
         let has_capacity = |tier: &&TierNodes| tier.engine.capacity_bytes.is_some();
@@ -531,8 +555,23 @@ mod tests {
                 "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"4GiB\"\n[vm.a]\nmemory_floor = \"3GiB\"\n[vm.b]\nmemory_floor = \"{b}GiB\"\n"
             )
         };
-        assert!(warnings(&floors(1)).is_empty());
+        assert!(warnings(&format!("[balance]\nreserve_percent = 0\n{}", floors(1))).is_empty());
         assert!(warnings(&floors(2))[0].contains("(5.0 GiB) is above the capacity"));
+        let kept = warnings(&format!("[balance]\nreserve_percent = 10\n{}", floors(1)));
+        assert!(kept[0].contains("(4.0 GiB) leaves too little"), "{kept:?}");
+        let capped = warnings("[vm.a]\nmemory_ceiling = \"4GiB\"\n");
+        assert!(
+            capped[0].contains("vm.a: memory_ceiling has no effect"),
+            "{capped:?}"
+        );
+        for wrong in ["24", "\"24\""] {
+            let text = format!("[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = {wrong}\n");
+            assert!(
+                refused(&text).contains("tier.a.capacity = 24 bytes"),
+                "{}",
+                refused(&text)
+            );
+        }
         assert!(refused(&floors(5)).contains("vm.b.memory_floor (5.0 GiB) is above"));
     }
 

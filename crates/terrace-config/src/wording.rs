@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use serde::Deserializer;
-use serde::de::{Error, Visitor};
+use serde::de::{Error, IntoDeserializer as _, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// A whole number up to `MAX`, which the text describes.
 struct Whole {
@@ -38,7 +38,7 @@ impl Visitor<'_> for Whole {
 pub(crate) fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
     let value = from.deserialize_any(Whole {
         most: 100,
-        text: "a whole number of percent, from 0 to 100",
+        text: "a whole number of percent, such as 5",
     })?;
     u8::try_from(value).map_err(D::Error::custom)
 }
@@ -49,6 +49,33 @@ pub(crate) fn ms<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         most: u64::MAX,
         text: "a whole number of milliseconds without a unit, such as 5000",
     })
+}
+
+/// One of some words.
+pub(crate) fn word<'de, D, T>(from: D, text: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Word(&'static str);
+    impl Visitor<'_> for Word {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: Error>(self, value: &str) -> Result<String, E> {
+            Ok(value.to_owned())
+        }
+    }
+    let word = from.deserialize_any(Word(text))?;
+    T::deserialize(word.into_deserializer())
+}
+
+/// The mode of balancing.
+pub(crate) fn mode<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    word(from, "\"off\", \"observe\" or \"on\", in quotation marks")
 }
 
 /// A switch.

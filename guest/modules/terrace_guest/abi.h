@@ -11,13 +11,15 @@
 
 #define TG_VERSION		1
 
-/* Pages of one CONSOLIDATE. */
+/* Pages of a list: of one CONSOLIDATE, MIGRATE, or side of an EXCHANGE. */
 #define TG_BATCH_MAX		128
 
 /* The calls, as INFO lists them. */
 #define TG_CALL_SCAN		0
 #define TG_CALL_CONSOLIDATE	1
-#define TG_CALLS		2
+#define TG_CALL_EXCHANGE	2
+#define TG_CALL_MIGRATE		3
+#define TG_CALLS		4
 
 struct tg_call {
 	/* 0: it works; else the error number with which it fails. */
@@ -81,8 +83,38 @@ struct tg_consolidate {
 	__u32 zero;
 };
 
+struct tg_exchange {
+	__u32 version;
+	__u32 flags;
+	__s32 pid;
+	__u32 count;
+	/* Two arrays of `count` addresses: pair by pair they lie on different nodes. */
+	__u64 first;
+	__u64 second;
+	/* An array of as many __s32: 0, or a negative error number. */
+	__u64 statuses;
+	/* Pairs that changed nodes, and pairs of which one page did alone. */
+	__u32 exchanged;
+	__u32 halves;
+};
+
+struct tg_migrate {
+	__u32 version;
+	__u32 flags;
+	__s32 node;
+	__u32 count;
+	/* An array of `count` frame numbers, and one of as many __s32. */
+	__u64 frames;
+	__u64 statuses;
+	/* Pages that were moved. */
+	__u32 moved;
+	__u32 zero;
+};
+
 #define TG_INFO		_IOR('t', 0x60, struct tg_info)
 #define TG_SCAN		_IOWR('t', 0x61, struct tg_scan)
 #define TG_CONSOLIDATE	_IOWR('t', 0x62, struct tg_consolidate)
+#define TG_EXCHANGE	_IOWR('t', 0x63, struct tg_exchange)
+#define TG_MIGRATE	_IOWR('t', 0x64, struct tg_migrate)
 
 #endif

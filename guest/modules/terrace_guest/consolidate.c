@@ -2,24 +2,13 @@
 /*
  * CONSOLIDATE: base pages of a process into one aligned block of 2 MiB.
  *
- * Each page is taken out of the process's tables, and all processors have forgotten it,
- * before its bytes are copied; then the copy is mapped. Copied before the flush, a page
- * loses what is written meanwhile.
- *
  * The block stays open in the caller's descriptor, so that the next batch goes on in it.
  */
 #include <linux/gfp.h>
-#include <linux/highmem.h>
-#include <linux/ksm.h>
-#include <linux/memory_hotplug.h>
-#include <linux/migrate.h>
 #include <linux/nodemask.h>
-#include <linux/page-flags.h>
-#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/userfaultfd_k.h>
 
 #include "terrace_guest.h"
 
@@ -61,117 +50,6 @@ static int open_block(struct tg_block *block, int node, bool compact)
 	return 0;
 }
 
-static int mapping_allows(const struct vm_area_struct *vma)
-{
-	if (!vma)
-		return -EFAULT;
-	if (vma->vm_flags & (VM_SPECIAL | VM_HUGETLB))
-		return -EINVAL;
-	return vma->vm_flags & VM_LOCKED ? -EPERM : 0;
-}
-
-/* Only pages that nobody else has or waits for. */
-static int page_allows(pte_t pte)
-{
-	struct folio *folio;
-
-	if (!pte_present(pte))
-		return -ENOENT;
-	if (pte_special(pte) || tg_pte_devmap(pte) || !pfn_valid(pte_pfn(pte)))
-		return -EINVAL;
-	folio = page_folio(pfn_to_page(pte_pfn(pte)));
-	if (folio_test_large(folio))
-		return -E2BIG;
-	if (folio_test_ksm(folio))
-		return -EMLINK;
-	if (!folio_test_anon(folio))
-		return -EOPNOTSUPP;
-	if (atomic_read(&folio->_mapcount) != 0)
-		return -EACCES;
-	if (pte_uffd_wp(pte) || folio_maybe_dma_pinned(folio))
-		return -EBUSY;
-	if (folio_test_locked(folio) || folio_test_writeback(folio))
-		return -EAGAIN;
-	return 0;
-}
-
-struct found {
-	struct page *page;
-	int err;
-};
-
-static void look_at(pte_t *entry, void *data)
-{
-	struct found *found = data;
-	pte_t pte = ptep_get(entry);
-
-	found->err = page_allows(pte);
-	found->page = found->err ? NULL : pte_page(pte);
-}
-
-/* The page of an address, if it may be moved; no reference is taken. */
-static int find_page(struct mm_struct *mm, unsigned long address,
-		     struct vm_area_struct **vma, struct page **page)
-{
-	struct found found = {};
-	int err;
-
-	if (address & ~PAGE_MASK)
-		return -EINVAL;
-	*vma = vma_lookup(mm, address);
-	err = mapping_allows(*vma);
-	if (err)
-		return err;
-	switch (tg_table_with(mm, address, look_at, &found)) {
-	case TG_NONE:
-		return -ENOENT;
-	case TG_LARGE:
-		return -E2BIG;
-	case TG_BASE:
-		break;
-	}
-	*page = found.page;
-	return found.err;
-}
-
-/*
- * Moves the page of an address. Its mapping may have changed since it was found: what
- * is there by now is moved only if it is that page still.
- */
-static int move(struct vm_area_struct *vma, unsigned long address,
-		struct page *page, struct page *to)
-{
-	unsigned long src = 0, dst = 0;
-	struct migrate_vma args = {
-		.vma = vma,
-		.src = &src,
-		.dst = &dst,
-		.start = address,
-		.end = address + PAGE_SIZE,
-		.flags = MIGRATE_VMA_SELECT_SYSTEM,
-	};
-	struct page *from;
-	bool moved;
-	int err = migrate_vma_setup(&args);
-
-	if (err)
-		return err;
-	from = src & MIGRATE_PFN_MIGRATE ? migrate_pfn_to_page(src) : NULL;
-	if (from == page && !PageKsm(from)) {
-		/* Until it has a new owner the page stays the block's, whatever comes. */
-		get_page(to);
-		lock_page(to);
-		copy_highpage(to, from);
-		dst = migrate_pfn(page_to_pfn(to));
-	}
-	migrate_vma_pages(&args);
-	moved = dst && (src & MIGRATE_PFN_MIGRATE);
-	migrate_vma_finalize(&args);
-	if (moved)
-		put_page(to);
-	return moved ? 0 : -EBUSY;
-}
-
 static bool is_in(const struct tg_block *block, const struct page *page)
 {
 	unsigned long first = block->first ? page_to_pfn(block->first) : 0;
@@ -184,7 +62,7 @@ static int move_into(struct tg_block *block, struct mm_struct *mm,
 {
 	struct vm_area_struct *vma;
 	struct page *page;
-	int err = find_page(mm, address, &vma, &page);
+	int err = tg_page_find(mm, address, &vma, &page);
 
 	if (err)
 		return err;
@@ -193,7 +71,7 @@ static int move_into(struct tg_block *block, struct mm_struct *mm,
 		return -EEXIST;
 	if (!has_room(block))
 		return -ENOSPC;
-	err = move(vma, address, page, block->first + block->used);
+	err = tg_page_move(vma, address, page, block->first + block->used);
 	if (!err)
 		block->used++;
 	return err;
@@ -210,7 +88,7 @@ static int node_of_first(struct mm_struct *mm, const struct batch *batch, u32 co
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	for (i = 0; i < count && node < 0; i++)
-		if (!find_page(mm, batch->addresses[i], &vma, &page))
+		if (!tg_page_find(mm, batch->addresses[i], &vma, &page))
 			node = page_to_nid(page);
 	mmap_read_unlock(mm);
 	return node;

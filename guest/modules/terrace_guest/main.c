@@ -37,20 +37,25 @@ static int tg_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void say(struct tg_call *call, int (*missing)(const char **why))
+{
+	const char *why;
+
+	call->error = -missing(&why);
+	strscpy(call->why, why, sizeof(call->why));
+}
+
 static long info(void __user *to)
 {
 	struct tg_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
-	struct tg_call *scan;
-	const char *why;
 	long err = 0;
 
 	if (!info)
 		return -ENOMEM;
 	info->version = TG_VERSION;
 	info->calls = TG_CALLS;
-	scan = &info->call[TG_CALL_SCAN];
-	scan->error = -tg_flush_missing(&why);
-	strscpy(scan->why, why, sizeof(scan->why));
+	say(&info->call[TG_CALL_SCAN], tg_flush_missing);
+	say(&info->call[TG_CALL_EXCHANGE], tg_pool_missing);
 	if (copy_to_user(to, info, sizeof(*info)))
 		err = -EFAULT;
 	kfree(info);
@@ -90,6 +95,39 @@ static long consolidate(struct tg_file *file, void __user *at)
 	return err;
 }
 
+static long exchange(void __user *at)
+{
+	struct tg_exchange call;
+	const char *why;
+	int err;
+
+	if (copy_from_user(&call, at, sizeof(call)))
+		return -EFAULT;
+	if (call.version != TG_VERSION)
+		return -EPROTONOSUPPORT;
+	err = tg_pool_missing(&why);
+	if (!err)
+		err = tg_exchange(&call);
+	if (!err && copy_to_user(at, &call, sizeof(call)))
+		err = -EFAULT;
+	return err;
+}
+
+static long migrate(void __user *at)
+{
+	struct tg_migrate call;
+	int err;
+
+	if (copy_from_user(&call, at, sizeof(call)))
+		return -EFAULT;
+	if (call.version != TG_VERSION)
+		return -EPROTONOSUPPORT;
+	err = tg_migrate(&call);
+	if (!err && copy_to_user(at, &call, sizeof(call)))
+		err = -EFAULT;
+	return err;
+}
+
 static long tg_ioctl(struct file *file, unsigned int number, unsigned long arg)
 {
 	struct tg_file *tg = file->private_data;
@@ -107,6 +145,12 @@ static long tg_ioctl(struct file *file, unsigned int number, unsigned long arg)
 		break;
 	case TG_CONSOLIDATE:
 		err = consolidate(tg, at);
+		break;
+	case TG_EXCHANGE:
+		err = exchange(at);
+		break;
+	case TG_MIGRATE:
+		err = migrate(at);
 		break;
 	default:
 		err = -ENOTTY;
@@ -132,13 +176,20 @@ static struct miscdevice tg_device = {
 
 static int __init tg_init(void)
 {
+	int err;
+
 	tg_symbols_find();
-	return misc_register(&tg_device);
+	tg_pool_init();
+	err = misc_register(&tg_device);
+	if (err)
+		tg_pool_empty();
+	return err;
 }
 
 static void __exit tg_exit(void)
 {
 	misc_deregister(&tg_device);
+	tg_pool_empty();
 }
 
 module_init(tg_init);

@@ -42,8 +42,26 @@ typedef void tg_table_fn(pte_t *entry, void *data);
 enum tg_found tg_table_with(struct mm_struct *mm, unsigned long address,
 			    tg_table_fn *use, void *data);
 
-/* scan.c, consolidate.c: the calls. */
+/* page.c: pages that may be moved, and moving one. */
+int tg_page_allows(struct page *page);
+int tg_page_find(struct mm_struct *mm, unsigned long address,
+		 struct vm_area_struct **vma, struct page **page);
+int tg_page_move(struct vm_area_struct *vma, unsigned long address,
+		 struct page *page, struct page *to);
+int tg_frame_move(unsigned long frame, struct page *page, struct page *to);
+
+/* pool.c: pages of each node that are kept for exchanges. */
+int tg_pool_missing(const char **why);
+void tg_pool_init(void);
+void tg_pool_fill(void);
+void tg_pool_empty(void);
+struct page *tg_pool_take(int node);
+void tg_pool_put(struct page *page);
+
+/* scan.c, consolidate.c, exchange.c, migrate.c: the calls. */
 int tg_scan(struct tg_scan *scan);
+int tg_exchange(struct tg_exchange *call);
+int tg_migrate(struct tg_migrate *call);
 int tg_consolidate(struct tg_file *file, struct tg_consolidate *call);
 void tg_block_close(struct tg_block *block);
 

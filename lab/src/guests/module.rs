@@ -1,4 +1,4 @@
-//! A guest with one node, for modules that need no device.
+//! A guest with two nodes, for modules that need no device.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -17,8 +17,8 @@ use crate::{host, modules, places, programs};
 
 /// Name of the machine.
 const NAME: &str = "module";
-/// Memory of the guest, MiB.
-const RAM_MIB: u64 = 512;
+/// Memory of each of the guest's two nodes, MiB.
+const NODE_MIB: u64 = 256;
 
 /// Boots the guest and stores a module in it, `/NAME.ko`, and that module's test of itself, `/selftest`.
 pub fn start(module: &str) -> Result<Lab> {
@@ -37,10 +37,13 @@ pub fn start(module: &str) -> Result<Lab> {
 fn options() -> Result<Vec<String>> {
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
-         -cpu EPYC-Rome,-svm -smp 2 -m {RAM_MIB} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -cpu EPYC-Rome,-svm -smp 2 -m {ram} \
+         -object memory-backend-ram,id=m0,size={NODE_MIB}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
+         -object memory-backend-ram,id=m1,size={NODE_MIB}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control}",
+        ram = 2 * NODE_MIB,
         control = port::CONTROL,
     );
     let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();

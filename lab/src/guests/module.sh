@@ -7,6 +7,8 @@ export PATH=/bin:/sbin HOME=/
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+# What moves pages shall be the module alone.
+echo 0 >/proc/sys/kernel/numa_balancing
 
 while :; do
     lab-host serve

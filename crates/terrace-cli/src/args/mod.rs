@@ -179,6 +179,15 @@ pub struct Resize {
     /// New size of its slow memory.
     #[arg(long, value_name = "SIZE", group = "sizes", value_parser = bytes)]
     pub slow: Option<ByteSize>,
+    /// New size of all its memory, for a VM whose balloon knows no tiers; instead of --fast and --slow.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        group = "sizes",
+        conflicts_with_all = ["fast", "slow", "tiers"],
+        value_parser = bytes
+    )]
+    pub total: Option<ByteSize>,
     /// New size of each tier, fastest first, as 2GiB,8GiB,- ("-" leaves a tier as it is); instead of --fast and --slow.
     #[arg(
         long,

@@ -19,6 +19,8 @@ struct Report {
     /// The files, in the order in which they override each other; empty if one could not be read.
     files: Vec<String>,
     problem: Option<Problem>,
+    /// Settings that are valid and do not what they seem to.
+    warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effective: Option<serde_json::Value>,
 }
@@ -43,7 +45,7 @@ pub fn run(command: &Config) -> Result<ExitCode> {
     let sources = sources.unwrap_or_default();
     warnings.extend(sources.renamed().map(str::to_owned));
     for warning in &warnings {
-        eprintln!("terrace: {}", printable(warning));
+        eprintln!("terrace: warning: {}", printable(warning));
     }
     if *json {
         let table = effective.then(|| sources.effective_table());
@@ -51,6 +53,7 @@ pub fn run(command: &Config) -> Result<ExitCode> {
             valid: problem.is_none(),
             files: sources.files().map(shown).collect(),
             problem: problem.clone(),
+            warnings,
             effective: table.map(serde_json::to_value).transpose()?,
         })?;
         plain::escape(&mut report);

@@ -21,13 +21,16 @@ const STEP: Duration = Duration::from_millis(500);
 const GONE: Duration = Duration::from_secs(30);
 
 pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
-    let sizes = Resize {
-        fast_bytes: args.fast.map(|size| size.as_u64()),
-        slow_bytes: args.slow.map(|size| size.as_u64()),
-        tiers_bytes: args.tiers.as_ref().map(|tiers| {
-            let sizes = tiers.iter().map(|tier| tier.0.map(|size| size.as_u64()));
-            sizes.collect()
-        }),
+    let sizes = match args.total {
+        Some(total) => whole(client, &args.vm, total.as_u64()).await?,
+        None => Resize {
+            fast_bytes: args.fast.map(|size| size.as_u64()),
+            slow_bytes: args.slow.map(|size| size.as_u64()),
+            tiers_bytes: args.tiers.as_ref().map(|tiers| {
+                let sizes = tiers.iter().map(|tier| tier.0.map(|size| size.as_u64()));
+                sizes.collect()
+            }),
+        },
     };
     let vm = segment(&args.vm);
     let ordered: Ordered = client.post(&format!("/v1/vms/{vm}/resize"), &sizes).await?;
@@ -53,6 +56,27 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
         output::print_line(format_args!("{}: {}", args.vm, state(&provisioning)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The sizes by which a VM has so much in all. Of one with tiers nobody said which tier that is to be.
+async fn whole(client: &Client, vm: &str, total: u64) -> Result<Resize> {
+    let detail: VmDetail = client.get(&format!("/v1/vms/{}", segment(vm))).await?;
+    let tiers = detail
+        .provisioning
+        .map(|provisioning| provisioning.tiers.len());
+    match tiers.unwrap_or(0) {
+        1 => Ok(Resize {
+            fast_bytes: Some(total),
+            slow_bytes: Some(0),
+            ..Resize::default()
+        }),
+        0 => bail!(
+            "{vm}: what sizes its memory is not known yet; for a VM with a balloon say --fast SIZE --slow 0"
+        ),
+        tiers => {
+            bail!("{vm} has {tiers} tiers: say the size of each by --fast and --slow, or --tiers")
+        }
+    }
 }
 
 /// Waits until every tier of the order has its size.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A test of /dev/terrace_guest on this program's own memory: it scans which pages were
- * accessed, and has scattered pages moved into one block while a thread goes on writing
- * them. Exits with 0 if all calls that work did what they should.
+ * accessed, and has scattered pages moved into one block, exchanged between two nodes
+ * and moved by frame number while a thread goes on writing them. Exits with 0 if all
+ * calls that work did what they should.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../abi.h"
@@ -92,6 +94,53 @@ static unsigned long frame(unsigned long page)
 	return entry & ((1UL << 55) - 1);
 }
 
+/* The node on which a page lies, by the kernel. */
+static int node_of(unsigned long page)
+{
+	void *address = page_at(page);
+	int node = -1;
+
+	syscall(SYS_move_pages, 0, 1UL, &address, NULL, &node, 0);
+	return node;
+}
+
+/* Sends pages of the hot ones, from one on, to a node by the kernel's own call. */
+static void send_to(unsigned long from, unsigned long count, int node)
+{
+	for (unsigned long i = from; i < from + count; i++) {
+		void *address = page_at(hot[i]);
+		int status;
+
+		if (syscall(SYS_move_pages, 0, 1UL, &address, &node, &status, 2))
+			fail("move_pages");
+	}
+}
+
+static unsigned long on_node(unsigned long from, unsigned long count, int node)
+{
+	unsigned long found = 0;
+
+	for (unsigned long i = from; i < from + count; i++)
+		found += node_of(hot[i]) == node;
+	return found;
+}
+
+/* Does something while a thread goes on writing hot pages; returns the words that are wrong. */
+static unsigned long beside_writer(void (*work)(void))
+{
+	pthread_t writer;
+
+	for (unsigned long i = 0; i < HOT; i++)
+		fill(hot[i], 0);
+	atomic_store(&stop, 0);
+	if (pthread_create(&writer, NULL, write_on, NULL))
+		fail("a thread");
+	work();
+	atomic_store(&stop, 1);
+	pthread_join(writer, NULL);
+	return atomic_load(&wrong);
+}
+
 static void scan(__u64 *entries, __u32 flags)
 {
 	struct tg_scan call = {
@@ -133,15 +182,10 @@ static int test_scan(void)
 	return found < HOT * 98 / 100 || extra > HOT * 2 / 100 || other;
 }
 
-static int test_consolidate(void)
-{
-	unsigned long moved = 0, inside = 0, block = 0;
-	pthread_t writer;
+static unsigned long moved, block;
 
-	for (unsigned long i = 0; i < HOT; i++)
-		fill(hot[i], 0);
-	if (pthread_create(&writer, NULL, write_on, NULL))
-		fail("a thread");
+static void consolidate_all(void)
+{
 	for (int round = 0; round < ROUNDS; round++) {
 		/* Another descriptor begins another block. */
 		close(device);
@@ -166,14 +210,101 @@ static int test_consolidate(void)
 			block = call.block;
 		}
 	}
-	atomic_store(&stop, 1);
-	pthread_join(writer, NULL);
+}
+
+static int test_consolidate(void)
+{
+	unsigned long bad = beside_writer(consolidate_all), inside = 0;
+
 	for (unsigned long i = 0; i < HOT; i++)
 		inside += frame(hot[i]) - block < 512;
 	printf("CONSOLIDATE: %lu pages moved in %d rounds; %lu of %lu are in the last block, %s; %lu words are wrong\n",
-	       moved, ROUNDS, inside, HOT, block % 512 ? "which is not aligned" : "which is aligned",
-	       atomic_load(&wrong));
-	return atomic_load(&wrong) || block % 512 || inside < HOT / 2 || moved < HOT * ROUNDS / 2;
+	       moved, ROUNDS, inside, HOT,
+	       block % 512 ? "which is not aligned" : "which is aligned", bad);
+	return bad || block % 512 || inside < HOT / 2 || moved < HOT * ROUNDS / 2;
+}
+
+static unsigned long exchanged, halves;
+
+/* An odd number of rounds: each page ends on the other node. */
+static void exchange_all(void)
+{
+	for (int round = 0; round < ROUNDS + 1; round++) {
+		__u64 first[TG_BATCH_MAX], second[TG_BATCH_MAX];
+		__s32 statuses[TG_BATCH_MAX];
+		struct tg_exchange call = {
+			.version = TG_VERSION,
+			.pid = getpid(),
+			.count = TG_BATCH_MAX,
+			.first = (unsigned long)first,
+			.second = (unsigned long)second,
+			.statuses = (unsigned long)statuses,
+		};
+
+		for (unsigned long i = 0; i < TG_BATCH_MAX; i++) {
+			first[i] = (unsigned long)page_at(hot[i]);
+			second[i] = (unsigned long)page_at(hot[HOT / 2 + i]);
+		}
+		if (ioctl(device, TG_EXCHANGE, &call))
+			fail("EXCHANGE");
+		exchanged += call.exchanged;
+		halves += call.halves;
+	}
+}
+
+static int test_exchange(void)
+{
+	unsigned long bad, ups, downs;
+
+	send_to(0, HOT / 2, 0);
+	send_to(HOT / 2, HOT / 2, 1);
+	bad = beside_writer(exchange_all);
+	ups = on_node(0, HOT / 2, 1);
+	downs = on_node(HOT / 2, HOT / 2, 0);
+	printf("EXCHANGE: %lu pairs in %d rounds, %lu halves; %lu and %lu of %lu are on the other node; %lu words are wrong\n",
+	       exchanged, ROUNDS + 1, halves, ups, downs, HOT / 2, bad);
+	return bad || halves || exchanged < HOT / 2 * ROUNDS / 2 || ups < HOT / 4 || downs < HOT / 4;
+}
+
+static unsigned long migrated;
+
+static void migrate_all(void)
+{
+	for (int round = 0; round < ROUNDS; round++) {
+		for (unsigned long at = 0; at < HOT; at += TG_BATCH_MAX) {
+			__u64 frames[TG_BATCH_MAX];
+			__s32 statuses[TG_BATCH_MAX];
+			struct tg_migrate call = {
+				.version = TG_VERSION,
+				.node = round % 2,
+				.count = TG_BATCH_MAX,
+				.frames = (unsigned long)frames,
+				.statuses = (unsigned long)statuses,
+			};
+
+			for (unsigned long i = 0; i < TG_BATCH_MAX; i++)
+				frames[i] = frame(hot[at + i]);
+			if (ioctl(device, TG_MIGRATE, &call))
+				fail("MIGRATE");
+			migrated += call.moved;
+		}
+	}
+}
+
+static int test_migrate(void)
+{
+	unsigned long bad, there;
+
+	if (access("/sys/devices/system/node/node1", F_OK)) {
+		puts("MIGRATE: not tried: this guest has one node");
+		return 0;
+	}
+	send_to(0, HOT, 1);
+	bad = beside_writer(migrate_all);
+	there = on_node(0, HOT, (ROUNDS - 1) % 2);
+	printf("MIGRATE: %lu pages moved in %d rounds; %lu of %lu are on the node; %lu words are wrong\n",
+	       migrated, ROUNDS, there, HOT, bad);
+	return bad || there < HOT / 2 || migrated < HOT * ROUNDS / 2;
 }
 
 static int run(const struct tg_info *info, unsigned int call, const char *name, int (*test)(void))
@@ -205,6 +336,8 @@ int main(void)
 		hot[i] = i * (PAGES / HOT) + i * 7 % (PAGES / HOT);
 	failed = run(&info, TG_CALL_SCAN, "SCAN", test_scan);
 	failed |= run(&info, TG_CALL_CONSOLIDATE, "CONSOLIDATE", test_consolidate);
+	failed |= run(&info, TG_CALL_EXCHANGE, "EXCHANGE", test_exchange);
+	failed |= run(&info, TG_CALL_MIGRATE, "MIGRATE", test_migrate);
 	for (unsigned long page = 0; page < PAGES; page++) {
 		int is_hot = 0;
 

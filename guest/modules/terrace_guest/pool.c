@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages of each node that are kept for exchanges, so that they work on nodes without a
+ * free page: what goes to a node takes one of its pages, and the frame that is left on
+ * the other one becomes one.
+ */
+#include <linux/gfp.h>
+#include <linux/list.h>
+#include <linux/moduleparam.h>
+#include <linux/nodemask.h>
+#include <linux/spinlock.h>
+
+#include "terrace_guest.h"
+
+#define RESERVE_MAX	4096U
+
+static unsigned int reserve = 64;
+module_param(reserve, uint, 0444);
+MODULE_PARM_DESC(reserve, "Pages of each node that are kept for EXCHANGE (default 64, at most 4096; 0: none)");
+
+struct pool {
+	struct list_head pages;
+	unsigned int count;
+};
+
+static struct pool pools[MAX_NUMNODES];
+static DEFINE_SPINLOCK(lock);
+
+/* 0, or the error number of EXCHANGE. */
+int tg_pool_missing(const char **why)
+{
+	*why = "";
+	if (num_node_state(N_MEMORY) < 2)
+		*why = "this guest has one node";
+	else if (!reserve)
+		*why = "no pages are kept for it (module parameter reserve)";
+	return **why ? -EOPNOTSUPP : 0;
+}
+
+/*
+ * Nobody waits for such a page, and reclaim is not begun for it. The frame that an
+ * exchange has just left may be taken below the low watermark, too.
+ */
+static struct page *new_page(int node)
+{
+	gfp_t gfp = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE | __GFP_NORETRY |
+		    __GFP_NOWARN | __GFP_HIGH;
+
+	return alloc_pages_node(node, gfp & ~__GFP_RECLAIM, 0);
+}
+
+static bool is_full(const struct pool *pool)
+{
+	return pool->count >= min(reserve, RESERVE_MAX);
+}
+
+/* Fills each pool as far as its node has free pages. */
+void tg_pool_fill(void)
+{
+	const char *why;
+	int node;
+
+	if (tg_pool_missing(&why))
+		return;
+	for_each_node_state(node, N_MEMORY) {
+		while (!is_full(&pools[node])) {
+			struct page *page = new_page(node);
+
+			if (!page)
+				break;
+			tg_pool_put(page);
+		}
+	}
+}
+
+/* A page of a node; NULL if its pool is empty. */
+struct page *tg_pool_take(int node)
+{
+	struct pool *pool = &pools[node];
+	struct page *page;
+
+	spin_lock(&lock);
+	page = list_first_entry_or_null(&pool->pages, struct page, lru);
+	if (page) {
+		list_del(&page->lru);
+		pool->count--;
+	}
+	spin_unlock(&lock);
+	return page;
+}
+
+/* Gives a page that was not used back. */
+void tg_pool_put(struct page *page)
+{
+	struct pool *pool = &pools[page_to_nid(page)];
+
+	spin_lock(&lock);
+	list_add(&page->lru, &pool->pages);
+	pool->count++;
+	spin_unlock(&lock);
+}
+
+void tg_pool_init(void)
+{
+	int node;
+
+	for (node = 0; node < MAX_NUMNODES; node++)
+		INIT_LIST_HEAD(&pools[node].pages);
+	tg_pool_fill();
+}
+
+void tg_pool_empty(void)
+{
+	struct page *page;
+	int node;
+
+	for (node = 0; node < MAX_NUMNODES; node++)
+		while ((page = tg_pool_take(node)))
+			__free_page(page);
+}
