@@ -72,6 +72,9 @@ static int exchange_sides(struct mm_struct *mm, struct side *a, struct side *b,
 		err = move_side(b);
 		if (err && !undo(mm, a, b))
 			*halves += 1;
+		/* The frames that they left: nobody else should have them before. */
+		tg_pool_refill(nodes[0]);
+		tg_pool_refill(nodes[1]);
 	}
 	return err;
 }
@@ -105,8 +108,6 @@ static int exchange_batch(struct mm_struct *mm, struct tg_exchange *call,
 		batch->statuses[i] = exchange_pair(mm, batch->first[i],
 						   batch->second[i], &call->halves);
 		call->exchanged += !batch->statuses[i];
-		/* The frames that they left: nobody else should have them before. */
-		tg_pool_fill();
 		cond_resched();
 	}
 	mmap_read_unlock(mm);

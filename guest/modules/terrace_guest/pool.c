@@ -37,16 +37,12 @@ int tg_pool_missing(const char **why)
 	return **why ? -EOPNOTSUPP : 0;
 }
 
-/*
- * Nobody waits for such a page, and reclaim is not begun for it. The frame that an
- * exchange has just left may be taken below the low watermark, too.
- */
-static struct page *new_page(int node)
+/* Nobody waits for such a page, and reclaim is not begun for it. */
+static struct page *new_page(int node, gfp_t also)
 {
-	gfp_t gfp = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE | __GFP_NORETRY |
-		    __GFP_NOWARN | __GFP_HIGH;
+	gfp_t gfp = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN;
 
-	return alloc_pages_node(node, gfp & ~__GFP_RECLAIM, 0);
+	return alloc_pages_node(node, (gfp & ~__GFP_RECLAIM) | also, 0);
 }
 
 static bool is_full(const struct pool *pool)
@@ -64,13 +60,29 @@ void tg_pool_fill(void)
 		return;
 	for_each_node_state(node, N_MEMORY) {
 		while (!is_full(&pools[node])) {
-			struct page *page = new_page(node);
+			struct page *page = new_page(node, __GFP_NOMEMALLOC);
 
 			if (!page)
 				break;
 			tg_pool_put(page);
 		}
 	}
+}
+
+/*
+ * Takes a page in place of one that was given away. An exchange has just left a frame of
+ * this node, so that it has no page less by that, below its watermarks, too: the kernel's
+ * own reserve lends at most what is kept here.
+ */
+void tg_pool_refill(int node)
+{
+	struct page *page;
+
+	if (is_full(&pools[node]))
+		return;
+	page = new_page(node, __GFP_MEMALLOC);
+	if (page)
+		tg_pool_put(page);
 }
 
 /* A page of a node; NULL if its pool is empty. */

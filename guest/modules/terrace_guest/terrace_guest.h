@@ -54,6 +54,7 @@ int tg_frame_move(unsigned long frame, struct page *page, struct page *to);
 int tg_pool_missing(const char **why);
 void tg_pool_init(void);
 void tg_pool_fill(void);
+void tg_pool_refill(int node);
 void tg_pool_empty(void);
 struct page *tg_pool_take(int node);
 void tg_pool_put(struct page *page);
