@@ -7,7 +7,7 @@ use terrace_host::topology::Topology;
 use terrace_proto::TierLimit;
 
 use crate::balance::RawBalance;
-use crate::config::{Config, VmConfig};
+use crate::config::{Config, TierNodes, VmConfig};
 use crate::sizes::Sizes;
 
 /// Least size above 0 that is no mistake, bytes: a page.

@@ -557,8 +557,11 @@ mod tests {
         };
         assert!(warnings(&format!("[balance]\nreserve_percent = 0\n{}", floors(1))).is_empty());
         assert!(warnings(&floors(2))[0].contains("(5.0 GiB) is above the capacity"));
-        let kept = warnings(&format!("[balance]\nreserve_percent = 10\n{}", floors(1)));
-        assert!(kept[0].contains("(4.0 GiB) leaves too little"), "{kept:?}");
+        let little = warnings(&format!("[balance]\nreserve_percent = 10\n{}", floors(1)));
+        assert!(
+            little[0].contains("(4.0 GiB) leaves too little"),
+            "{little:?}"
+        );
         let capped = warnings("[vm.a]\nmemory_ceiling = \"4GiB\"\n");
         assert!(
             capped[0].contains("vm.a: memory_ceiling has no effect"),
