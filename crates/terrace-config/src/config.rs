@@ -306,7 +306,7 @@ impl Config {
         } else if capacity > 0 && sum > left {
             warnings.push(format!(
                 "vm: the memory_floor of all VMs ({}) leaves too little of the capacity ({}) for balance.reserve_percent = {}: while \
-                 all run, less is kept for those that begin to swap",
+                 all run, less is left for those that begin to swap",
                 ByteSize(sum),
                 ByteSize(capacity),
                 arbiter.reserve_percent
