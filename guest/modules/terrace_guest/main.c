@@ -62,68 +62,47 @@ static long info(void __user *to)
 	return err;
 }
 
-static long scan(void __user *at)
+/* The arguments of a call: each begins with the version. */
+union call {
+	__u32 version;
+	struct tg_scan scan;
+	struct tg_consolidate consolidate;
+	struct tg_exchange exchange;
+	struct tg_migrate migrate;
+};
+
+static int carry_out(struct tg_file *file, unsigned int number, union call *call)
 {
-	struct tg_scan call;
 	const char *why;
 	int err;
 
-	if (copy_from_user(&call, at, sizeof(call)))
-		return -EFAULT;
-	if (call.version != TG_VERSION)
-		return -EPROTONOSUPPORT;
-	err = tg_flush_missing(&why);
-	if (!err)
-		err = tg_scan(&call);
-	if (!err && copy_to_user(at, &call, sizeof(call)))
-		err = -EFAULT;
-	return err;
+	switch (number) {
+	case TG_SCAN:
+		err = tg_flush_missing(&why);
+		return err ? err : tg_scan(&call->scan);
+	case TG_CONSOLIDATE:
+		return tg_consolidate(file, &call->consolidate);
+	case TG_EXCHANGE:
+		err = tg_pool_missing(&why);
+		return err ? err : tg_exchange(&call->exchange);
+	default:
+		return tg_migrate(&call->migrate);
+	}
 }
 
-static long consolidate(struct tg_file *file, void __user *at)
+static int copy_and_carry_out(struct tg_file *file, unsigned int number,
+			      void __user *at)
 {
-	struct tg_consolidate call;
+	size_t size = _IOC_SIZE(number);
+	union call call;
 	int err;
 
-	if (copy_from_user(&call, at, sizeof(call)))
+	if (copy_from_user(&call, at, size))
 		return -EFAULT;
 	if (call.version != TG_VERSION)
 		return -EPROTONOSUPPORT;
-	err = tg_consolidate(file, &call);
-	if (!err && copy_to_user(at, &call, sizeof(call)))
-		err = -EFAULT;
-	return err;
-}
-
-static long exchange(void __user *at)
-{
-	struct tg_exchange call;
-	const char *why;
-	int err;
-
-	if (copy_from_user(&call, at, sizeof(call)))
-		return -EFAULT;
-	if (call.version != TG_VERSION)
-		return -EPROTONOSUPPORT;
-	err = tg_pool_missing(&why);
-	if (!err)
-		err = tg_exchange(&call);
-	if (!err && copy_to_user(at, &call, sizeof(call)))
-		err = -EFAULT;
-	return err;
-}
-
-static long migrate(void __user *at)
-{
-	struct tg_migrate call;
-	int err;
-
-	if (copy_from_user(&call, at, sizeof(call)))
-		return -EFAULT;
-	if (call.version != TG_VERSION)
-		return -EPROTONOSUPPORT;
-	err = tg_migrate(&call);
-	if (!err && copy_to_user(at, &call, sizeof(call)))
+	err = carry_out(file, number, &call);
+	if (!err && copy_to_user(at, &call, size))
 		err = -EFAULT;
 	return err;
 }
@@ -134,27 +113,20 @@ static long tg_ioctl(struct file *file, unsigned int number, unsigned long arg)
 	void __user *at = (void __user *)arg;
 	long err;
 
-	if (mutex_lock_killable(&tg->lock))
-		return -EINTR;
 	switch (number) {
 	case TG_INFO:
-		err = info(at);
-		break;
+		return info(at);
 	case TG_SCAN:
-		err = scan(at);
-		break;
 	case TG_CONSOLIDATE:
-		err = consolidate(tg, at);
-		break;
 	case TG_EXCHANGE:
-		err = exchange(at);
-		break;
 	case TG_MIGRATE:
-		err = migrate(at);
 		break;
 	default:
-		err = -ENOTTY;
+		return -ENOTTY;
 	}
+	if (mutex_lock_killable(&tg->lock))
+		return -EINTR;
+	err = copy_and_carry_out(tg, number, at);
 	mutex_unlock(&tg->lock);
 	return err;
 }
