@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../abi.h"
@@ -307,6 +308,114 @@ static int test_migrate(void)
 	return bad || there < HOT / 2 || migrated < HOT * ROUNDS / 2;
 }
 
+/* The error of a call, which is to be this one. */
+static int refused(const char *what, unsigned long number, void *call, int wanted)
+{
+	int got = ioctl(device, number, call) ? errno : 0;
+
+	if (got != wanted)
+		printf("%s: %s, not %s\n", what, strerror(got), strerror(wanted));
+	return got != wanted;
+}
+
+static struct tg_consolidate of(pid_t pid, __u64 *addresses, __s32 *statuses, __u32 count)
+{
+	return (struct tg_consolidate){
+		.version = TG_VERSION,
+		.pid = pid,
+		.node = TG_ANY_NODE,
+		.addresses = (unsigned long)addresses,
+		.statuses = (unsigned long)statuses,
+		.count = count,
+	};
+}
+
+/* Calls that are wrong as a whole. */
+static int test_refusals(int scans)
+{
+	__u64 address = (unsigned long)memory;
+	__s32 status;
+	struct tg_consolidate good = of(getpid(), &address, &status, 1), call;
+	struct tg_scan scan = {
+		.version = TG_VERSION,
+		.pid = getpid(),
+		.start = (unsigned long)memory + 1,
+		.end = (unsigned long)memory + PAGE,
+	};
+	int failed;
+
+	call = good, call.version = 9;
+	failed = refused("another version", TG_CONSOLIDATE, &call, EPROTONOSUPPORT);
+	call = good, call.pid = 4194303;
+	failed |= refused("no process", TG_CONSOLIDATE, &call, ESRCH);
+	call = good, call.pid = 2;
+	failed |= refused("a thread of the kernel", TG_CONSOLIDATE, &call, EINVAL);
+	call = good, call.count = TG_BATCH_MAX + 1;
+	failed |= refused("too many", TG_CONSOLIDATE, &call, EINVAL);
+	call = good, call.count = 0;
+	failed |= refused("none", TG_CONSOLIDATE, &call, EINVAL);
+	call = good, call.node = 77;
+	failed |= refused("no node", TG_CONSOLIDATE, &call, EINVAL);
+	call = good, call.zero = 1;
+	failed |= refused("a reserved field", TG_CONSOLIDATE, &call, EINVAL);
+	call = good, call.addresses = 8;
+	failed |= refused("no list", TG_CONSOLIDATE, &call, EFAULT);
+	failed |= refused("no call", _IO('t', 0x7f), &call, ENOTTY);
+	if (!scans)
+		return failed;
+	failed |= refused("part of a page", TG_SCAN, &scan, EINVAL);
+	scan.start = 0, scan.end = ~0xfffUL;
+	failed |= refused("the kernel's memory", TG_SCAN, &scan, EINVAL);
+	return failed;
+}
+
+/* Pages that are left as they are, each with its number. */
+static int test_left(void)
+{
+	enum { ALL = 8 };
+	unsigned long *hole = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned long *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	unsigned long *zero = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned long *locked = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	__u64 addresses[ALL] = {
+		(unsigned long)page_at(0) + 1, 4096, ~0xfffUL, (unsigned long)hole, (unsigned long)shared,
+		(unsigned long)zero, (unsigned long)locked, (unsigned long)page_at(1),
+	};
+	const int wanted[ALL] = { EINVAL, EFAULT, EFAULT, ENOENT, EOPNOTSUPP, EINVAL, EPERM, EACCES };
+	__s32 statuses[ALL] = {};
+	struct tg_consolidate call = of(getpid(), addresses, statuses, ALL);
+	int failed = 0, held[2];
+	char byte;
+	pid_t child;
+
+	*shared = 1;
+	/* The page of zeros. */
+	byte = *(volatile char *)zero;
+	mlock(locked, PAGE);
+	*locked = 1;
+	if (pipe(held))
+		fail("a pipe");
+	child = fork();
+	if (!child) {
+		/* Until the pipe is closed the child shares its parent's pages. */
+		close(held[1]);
+		_exit(read(held[0], &byte, 1) != 0);
+	}
+	if (ioctl(device, TG_CONSOLIDATE, &call))
+		fail("CONSOLIDATE");
+	close(held[1]);
+	close(held[0]);
+	waitpid(child, NULL, 0);
+	for (int i = 0; i < ALL; i++) {
+		if (-statuses[i] == wanted[i])
+			continue;
+		printf("page %d: %s, not %s\n", i, strerror(-statuses[i]), strerror(wanted[i]));
+		failed = 1;
+	}
+	printf("%d wrong pages are left as they are%s\n", ALL, failed ? ", but not for the right reason" : "");
+	return failed || call.moved;
+}
+
 static int run(const struct tg_info *info, unsigned int call, const char *name, int (*test)(void))
 {
 	if (!info->call[call].error)
@@ -334,7 +443,8 @@ int main(void)
 	/* Scattered, each once. */
 	for (unsigned long i = 0; i < HOT; i++)
 		hot[i] = i * (PAGES / HOT) + i * 7 % (PAGES / HOT);
-	failed = run(&info, TG_CALL_SCAN, "SCAN", test_scan);
+	failed = test_refusals(!info.call[TG_CALL_SCAN].error) | test_left();
+	failed |= run(&info, TG_CALL_SCAN, "SCAN", test_scan);
 	failed |= run(&info, TG_CALL_CONSOLIDATE, "CONSOLIDATE", test_consolidate);
 	failed |= run(&info, TG_CALL_EXCHANGE, "EXCHANGE", test_exchange);
 	failed |= run(&info, TG_CALL_MIGRATE, "MIGRATE", test_migrate);
