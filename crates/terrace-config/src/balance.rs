@@ -43,6 +43,7 @@ const LEAST_COLLAPSE: u64 = 2 << 20;
 pub(crate) struct RawBalance {
     #[serde(deserialize_with = "wording::mode")]
     pub(crate) mode: BalanceMode,
+    #[serde(deserialize_with = "wording::share")]
     pub(crate) share: BalanceShare,
     pub(crate) price_ratio: f64,
     #[serde(deserialize_with = "wording::percent")]
@@ -302,32 +303,32 @@ mod tests {
         assert!(refused(little).contains("balance.collapse_per_s = 1.0 MiB"));
         let here = "[engine.provision]\ncollapse_bytes_per_s = 2097152";
         assert!(refused(here).contains("[balance]"));
-        for wrong in ["500", "0.05", "-1", "\"5 %\""] {
-            let said = refused(&format!("[balance]\nreserve_percent = {wrong}"));
-            assert!(
-                said.contains("a whole number of percent, such as 5"),
-                "{said}"
-            );
+        let whole_percent = "a whole number of percent, such as 5";
+        for (wrong, expected) in [
+            ("[balance]\nreserve_percent = 500", whole_percent),
+            ("[balance]\nreserve_percent = 0.05", whole_percent),
+            ("[balance]\nreserve_percent = -1", whole_percent),
+            ("[balance]\nreserve_percent = \"5 %\"", whole_percent),
+            (
+                "[balance]\ncycle_ms = \"5s\"",
+                "a whole number of milliseconds without a unit",
+            ),
+            (
+                "[balance]\nmode = true",
+                "\"off\", \"observe\" or \"on\", in quotation",
+            ),
+            (
+                "[balance]\nshare = 1",
+                "\"dp\", \"fair\" or \"trade\", in quotation",
+            ),
+            (
+                "[vm.a]\nbalance = \"off\"",
+                "true or false, without quotation marks",
+            ),
+        ] {
+            let said = refused(wrong);
+            assert!(said.contains(expected), "{said}");
         }
-        let said = refused("[balance]\ncycle_ms = \"5s\"");
-        assert!(
-            said.contains("whole number of milliseconds without a unit"),
-            "{said}"
-        );
-        let said = refused("[balance]\nmode = true");
-        assert!(
-            said.contains("\"off\", \"observe\" or \"on\", in quotation"),
-            "{said}"
-        );
-        let said = refused("[vm.a]\nbalance = \"off\"");
-        assert!(
-            said.contains("true or false, without quotation marks"),
-            "{said}"
-        );
-        let said = refused(
-            "[[tier]]\nname = \"a\"\nnodes = [0]\ncapacity = \"1GiB\"\n[vm.a]\nmemory_floor = \"2GiB\"",
-        );
-        assert!(said.contains("memory_floor"), "{said}");
         assert!(refused("[balance]\nmode = \"auto\"").contains("unknown variant `auto`"));
     }
 }

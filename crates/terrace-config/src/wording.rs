@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Error, IntoDeserializer as _, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A whole number up to `MAX`, which the text describes.
+/// A whole number up to a greatest one, which the text describes.
 struct Whole {
     most: u64,
     text: &'static str,
@@ -52,7 +52,7 @@ pub(crate) fn ms<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 }
 
 /// One of some words.
-pub(crate) fn word<'de, D, T>(from: D, text: &'static str) -> Result<T, D::Error>
+fn word<'de, D, T>(from: D, text: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -76,6 +76,13 @@ where
 /// The mode of balancing.
 pub(crate) fn mode<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     word(from, "\"off\", \"observe\" or \"on\", in quotation marks")
+}
+
+/// The rule of balancing.
+pub(crate) fn share<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    word(from, "\"dp\", \"fair\" or \"trade\", in quotation marks")
 }
 
 /// A switch.

@@ -11,7 +11,7 @@ use crate::control::lab::Lab;
 use crate::machine::cpio::Image;
 use crate::machine::emulator;
 use crate::machine::kernel::Kernel;
-use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::machine::options::{self, CONSOLE_LOG, QMP, RESETS_LOG};
 use crate::machine::process::{Lifetime, Process};
 use crate::{host, modules, places, programs};
 
@@ -46,17 +46,13 @@ fn options() -> Result<Vec<String>> {
         ram = 2 * NODE_MIB,
         control = port::CONTROL,
     );
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let kernel = Kernel::get(false)?.image().display().to_string();
-    let initrd = initrd()?.display().to_string();
-    for (name, value) in [
-        ("-kernel", kernel.as_str()),
-        ("-initrd", &initrd),
-        ("-append", "console=ttyS0 panic=-1 quiet"),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
+    let kernel = Kernel::get(false)?;
+    Ok(options::of_guest(
+        &text,
+        &kernel.image(),
+        &initrd()?,
+        "console=ttyS0 panic=-1 quiet",
+    ))
 }
 
 fn initrd() -> Result<PathBuf> {

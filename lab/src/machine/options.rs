@@ -14,6 +14,16 @@ pub const RESETS_LOG: &str = "resets.log";
 /// Log of the output of L1's kernel and init.
 pub const CONSOLE_LOG: &str = "console.log";
 
+/// QEMU's options for a guest: those of a text, then its kernel, the initial file system and the kernel's command line.
+pub fn of_guest(text: &str, kernel: &Path, initrd: &Path, line: &str) -> Vec<String> {
+    let mut options = args(text);
+    for (name, value) in [("-kernel", kernel), ("-initrd", initrd)] {
+        options.extend([name.to_owned(), value.display().to_string()]);
+    }
+    options.extend(["-append".to_owned(), line.to_owned()]);
+    options
+}
+
 /// The parts of L1 and the processor on which it runs.
 pub struct Machine {
     /// Value of QEMU's `-accel`.

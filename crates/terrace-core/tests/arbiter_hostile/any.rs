@@ -46,7 +46,8 @@ enum Deed {
     Passes(u64),
 }
 
-fn number() -> impl Strategy<Value = u64> {
+/// Any number, and often one of a size of memory.
+pub fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
         Just(1),

@@ -9,6 +9,7 @@ use terrace_proto::{
 };
 use terrace_testkit::log::written;
 
+use crate::any::number;
 use crate::world::{GIB, MIB, Machine, SECOND, World};
 
 const FLOOR: u64 = 256 * MIB;
@@ -29,18 +30,6 @@ enum Heard {
     Passes(u64),
     /// The clock jumps back.
     Back(u64),
-}
-
-fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(0),
-        Just(1),
-        Just(u64::MAX),
-        Just(1 << 63),
-        any::<u64>(),
-        0..4 * GIB,
-        0..4 * GIB,
-    ]
 }
 
 fn of_guests() -> impl Strategy<Value = Heard> {

@@ -14,7 +14,7 @@ use crate::guests::tiered::{self, MIB};
 use crate::machine::cpio::Image;
 use crate::machine::emulator;
 use crate::machine::kernel::Kernel;
-use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::machine::options::{self, CONSOLE_LOG, QMP, RESETS_LOG};
 use crate::machine::process::{Lifetime, Process};
 use crate::{host, places, programs};
 
@@ -93,20 +93,12 @@ fn options(by: By, name: &str, folder: &Path) -> Result<Vec<String>> {
         swap = swap(name, folder)?.display(),
         files = files(name, folder)?.display(),
     );
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let image = kernel.image().display().to_string();
-    let initrd = initrd(&kernel)?.display().to_string();
-    for (name, value) in [
-        ("-kernel", image.as_str()),
-        ("-initrd", &initrd),
-        (
-            "-append",
-            "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
-        ),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
+    Ok(options::of_guest(
+        &text,
+        &kernel.image(),
+        &initrd(&kernel)?,
+        "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
+    ))
 }
 
 /// A file with an empty swap area.

@@ -12,7 +12,7 @@ use super::shape::Shape;
 use crate::guests::tiered::{self, TIERS};
 use crate::machine::cpio::Image;
 use crate::machine::kernel::Kernel;
-use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::machine::options::{self, CONSOLE_LOG, QMP, RESETS_LOG};
 use crate::{host, places, programs};
 
 /// Name of the machine.
@@ -72,17 +72,13 @@ pub fn options(shape: &Shape) -> Result<Vec<String>> {
     if shape.is_tiered {
         text.push_str(&tiered::distances());
     }
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let kernel = Kernel::get(false)?.image().display().to_string();
-    let initrd = initrd()?.display().to_string();
-    for (name, value) in [
-        ("-kernel", kernel.as_str()),
-        ("-initrd", &initrd),
-        ("-append", "console=ttyS0 panic=-1 quiet"),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
+    let kernel = Kernel::get(false)?;
+    Ok(options::of_guest(
+        &text,
+        &kernel.image(),
+        &initrd()?,
+        "console=ttyS0 panic=-1 quiet",
+    ))
 }
 
 /// Options of a node. Processors are on the first node.

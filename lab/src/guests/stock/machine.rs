@@ -10,7 +10,7 @@ use terrace_lab_programs::port;
 use crate::guests::tiered::TIERS;
 use crate::machine::cpio::Image;
 use crate::machine::kernel::Kernel;
-use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::machine::options::{self, CONSOLE_LOG, QMP, RESETS_LOG};
 use crate::{host, places, programs};
 
 /// Name of the machine and of the guest.
@@ -79,22 +79,14 @@ pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
             ));
         }),
     }
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let kernel = Kernel::get(false)?;
-    let image = kernel.image().display().to_string();
-    let initrd = initrd(&kernel, means)?.display().to_string();
-    for (name, value) in [
-        ("-kernel", image.as_str()),
-        ("-initrd", &initrd),
+    Ok(options::of_guest(
+        &text,
+        &kernel.image(),
+        &initrd(&kernel, means)?,
         // Plugged memory shall be free of memory that cannot be moved.
-        (
-            "-append",
-            "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
-        ),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
+        "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
+    ))
 }
 
 fn initrd(kernel: &Kernel, means: Means) -> Result<PathBuf> {
