@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::ranges::{EpochSummary, Exchanged};
+use terrace_proto::ranges::{EpochSummary, Exchanged, Stopped, Swap};
 
 use crate::journal::Journal;
 use crate::programs::Programs;
@@ -19,6 +19,8 @@ pub struct Totals {
     pub busy_pages: u64,
     /// Pages that could not be moved for other reasons.
     pub failed_pages: u64,
+    /// Pages that were exchanged in place, both of each pair.
+    pub swapped_pages: u64,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
     /// Records that made no sense.
@@ -36,14 +38,34 @@ pub struct Account {
     pub totals: Totals,
     /// The latest events.
     pub journal: Journal,
+    /// The reason why pages cannot be exchanged in place, if they cannot.
+    pub no_swaps: Option<String>,
     /// The kernel's words by process, if it refused in this epoch to move pages.
     refused: BTreeMap<u32, String>,
 }
 
 impl Account {
+    /// An account of no epoch yet. `no_swaps` says why pages cannot be exchanged in place, if they cannot.
+    #[must_use]
+    pub fn new(no_swaps: Option<String>) -> Self {
+        Self {
+            no_swaps,
+            ..Self::default()
+        }
+    }
+
     /// Takes in that the kernel refused to move pages of a process, in these words.
     pub fn record_refusal(&mut self, process: u32, text: String) {
         self.refused.insert(process, text);
+    }
+
+    /// Takes in an exchange in place: pairs that changed places, and the kernel's words if it refused.
+    pub fn swapped(&mut self, swap: &Swap, pairs: u64, refused: Option<String>) {
+        self.totals.swapped_pages += 2 * pairs;
+        if let Some(text) = refused {
+            self.record_refusal(swap.up.process, text.clone());
+            self.record_refusal(swap.down.process, text);
+        }
     }
 
     /// Counts the samples that a source lost.
@@ -89,6 +111,9 @@ impl Account {
         );
         if let Some(stopped) = &exchanged.stopped {
             text.push_str(&format!("; ended early: {stopped}"));
+            if let (Stopped::BothFull, Some(why)) = (stopped, &self.no_swaps) {
+                text.push_str(&format!(", and pages cannot be exchanged in place: {why}"));
+            }
         }
         if exchanged.promoted + exchanged.demoted > 0 {
             self.journal.tell(epoch, text);

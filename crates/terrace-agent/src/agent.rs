@@ -58,9 +58,11 @@ impl Agent {
         let vcpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let vcpus = u32::try_from(vcpus).unwrap_or(1);
         let params = config.params(samplers.params(vcpus));
+        let no_swaps = pages.swaps().err();
         let ranges = RangesConfig {
             epoch_ms: u32::try_from(config.epoch.as_millis()).unwrap_or(u32::MAX),
             moves: config.moves,
+            swaps: no_swaps.is_none(),
             headroom_pages: config.headroom_bytes / PAGE_SIZE,
             capacity_pages: config.capacity_bytes.map(|bytes| bytes / PAGE_SIZE),
             ..RangesConfig::new(params, room.tiers(), budget(config.budgets))
@@ -68,7 +70,7 @@ impl Agent {
         Self {
             programs: Programs::new(root.clone(), config.following.clone()),
             controller: Controller::new(ranges),
-            account: Account::default(),
+            account: Account::new(no_swaps),
             host: Host::new(config.budgets),
             config,
             root,
@@ -140,6 +142,11 @@ impl Agent {
                     self.account.record_refusal(migration.process, text);
                 }
                 Some(RangesEvent::Migrated(migrated))
+            }
+            RangesAction::Swap(swap) => {
+                let swapped = kernel::swap(self.pages.as_ref(), &swap);
+                self.account.swapped(&swap, swapped.pairs, swapped.refused);
+                Some(RangesEvent::Migrated(swapped.outcome))
             }
             RangesAction::EpochOver(summary) => {
                 self.account.epoch_over(&summary, &self.programs);

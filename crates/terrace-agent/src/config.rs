@@ -21,13 +21,15 @@ pub const DEFAULT_SOCKET: &str = "/run/terrace-agent/agent.sock";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SamplerChoice {
-    /// The best that works: PEBS, IBS, DAMON.
+    /// The best that works: PEBS, IBS, the module's scan, DAMON.
     #[default]
     Auto,
     /// Intel's precise events.
     Pebs,
     /// AMD's instruction-based sampling.
     Ibs,
+    /// Accessed bits of base pages, by the guest's kernel module.
+    Scan,
     /// Regions by accessed bits.
     Damon,
 }
@@ -63,6 +65,7 @@ struct Raw {
     preset: Preset,
     epoch_ms: u32,
     moves: bool,
+    module: bool,
     headroom: ByteSize,
     tier: Vec<RawTier>,
     processes: RawProcesses,
@@ -118,6 +121,7 @@ impl Default for Raw {
             preset: Preset::Paper,
             epoch_ms: 500,
             moves: true,
+            module: true,
             headroom: ByteSize::mib(16),
             tier: Vec::new(),
             processes: RawProcesses::default(),
@@ -182,6 +186,8 @@ pub struct Config {
     pub epoch: Duration,
     /// Whether pages may be moved.
     pub moves: bool,
+    /// Whether the guest's kernel module is used if it is loaded.
+    pub module: bool,
     /// Free memory of the first tier that is left alone, bytes.
     pub headroom_bytes: u64,
     /// Tiers as the owner defines them; if empty, as the kernel describes them.
@@ -251,6 +257,7 @@ impl Config {
             preset: raw.preset,
             epoch: Duration::from_millis(raw.epoch_ms.into()),
             moves: raw.moves,
+            module: raw.module,
             headroom_bytes: raw.headroom.as_u64(),
             tiers: raw.tier.into_iter().map(definition).collect(),
             following: Following {

@@ -1,5 +1,7 @@
 //! The agent's findings about this machine: what works, what does not, and what to change.
 
+mod module;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,6 +12,7 @@ use terrace_sys::topology::Topology;
 use terrace_sys::{Damon, Finding, Health, HostRoot, move_pages_supported};
 
 use crate::config::Config;
+use crate::module::ModuleParts;
 use crate::processes;
 use crate::sampler::{Samplers, pmu};
 
@@ -20,6 +23,7 @@ pub fn inspect(root: &HostRoot, config: &Config) -> Vec<Finding> {
     findings.extend(samplers(pmu::choose(root).finding, damon(root)));
     findings.push(sampler(root, config));
     findings.push(moves(root));
+    findings.extend(module::inspect(root, config.module));
     findings.extend(balancing(root));
     findings.push(permitted(root, config));
     findings.push(port(root, config));
@@ -76,7 +80,8 @@ fn damon(root: &HostRoot) -> Finding {
 
 /// The source that `run` would take with this configuration.
 fn sampler(root: &HostRoot, config: &Config) -> Finding {
-    let mut samplers = Samplers::new(root, config.sampler, config.epoch);
+    let module = ModuleParts::open(root, config.module);
+    let mut samplers = Samplers::new(root, config.sampler, config.epoch, &module);
     samplers.sample(&[], &mut |_| ());
     match samplers.name() {
         Some(_) => Finding::ok("sampler", format!("run would take {}", samplers.reason())),
@@ -107,7 +112,7 @@ fn moves(root: &HostRoot) -> Finding {
     if move_pages_supported() {
         Finding::ok(
             "move-pages",
-            "move_pages(2) is there; no exchange in place without a module",
+            "move_pages(2) is there; it goes through free pages",
         )
     } else {
         Finding::missing(

@@ -1,11 +1,11 @@
 //! The kernel's side of the controller's requests: where pages are, and moving them.
 //!
-//! Responsible for: page tables and `move_pages(2)`, and reporting the kernel's answer for each page. It leaves to
+//! Responsible for: page tables, `move_pages(2)` and the module's exchange, and reporting the kernel's answer for each page. It leaves to
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
 use terrace_proto::ranges::{
-    KernelRefusal, Migration, MigrationOutcome, PieceRun, PieceState, Range,
+    KernelRefusal, Migration, MigrationOutcome, PieceRun, PieceState, Range, Side, Swap,
 };
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::{MoveOutcome, MoveScope, MoveTo, Pagemap, Pages, SysError};
@@ -92,6 +92,56 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
     (migrated, text)
 }
 
+/// Result of an exchange in place.
+#[derive(Debug)]
+pub struct Swapped {
+    /// Where the pages are now.
+    pub outcome: MigrationOutcome,
+    /// Pairs that changed places.
+    pub pairs: u64,
+    /// The kernel's words, if it refused.
+    pub refused: Option<String>,
+}
+
+/// Exchanges pages in place.
+pub fn swap(pages: &dyn Pages, swap: &Swap) -> Swapped {
+    let addresses = |side: &Side| -> Vec<u64> {
+        let pages = piece::pages(&side.pieces);
+        pages.map(|page| page.saturating_mul(PAGE_SIZE)).collect()
+    };
+    let (up, down) = (addresses(&swap.up), addresses(&swap.down));
+    let pairs = up.len().min(down.len());
+    let sides = [
+        (swap.up.process, &up[..pairs]),
+        (swap.down.process, &down[..pairs]),
+    ];
+    let mut status = vec![0; pairs];
+    let done = pages.swap(sides[0], sides[1], &mut status);
+    let pairs = status.iter().filter(|status| **status == 0).count() as u64;
+    // Where they are now is the kernel's word, also of a pair that failed by half.
+    let states = sides.into_iter().flat_map(|(process, addresses)| {
+        let mut status = vec![0; addresses.len()];
+        if pages.query(process, addresses, &mut status).is_err() {
+            status.fill(-libc::ESRCH);
+        }
+        states(&status)
+    });
+    let refusal = done.as_ref().err().map(|error| match error.errno() {
+        libc::ESRCH | libc::EINTR => KernelRefusal::Process,
+        _ => KernelRefusal::NotSupported,
+    });
+    let outcome = MigrationOutcome {
+        id: swap.id,
+        states: states.collect(),
+        refusal,
+    };
+    Swapped {
+        outcome,
+        pairs,
+        refused: done.err().map(|error| error.to_string()),
+    }
+}
+
 /// The states of pages by their statuses from `move_pages(2)`.
 fn states(status: &[i32]) -> Vec<(u32, PieceState)> {
     let mut states: Vec<(u32, PieceState)> = Vec::new();
@@ -173,6 +223,48 @@ mod tests {
             (2, PieceState::On(0)),
         ];
         assert_eq!(migrated.states, states);
+    }
+
+    fn pair(page: u64, node: u32) -> Side {
+        let pieces = vec![PieceRun {
+            page,
+            pieces: 2,
+            pages_each: 1,
+            node,
+        }];
+        Side { process: 7, pieces }
+    }
+
+    #[test]
+    fn pages_change_places_and_each_is_where_the_kernel_says() {
+        let kernel = kernel();
+        for (page, node) in [(10, 1), (11, 1), (20, 0)] {
+            kernel
+                .state()
+                .put(7, page * PAGE_SIZE, FakePage::base(node));
+        }
+        let order = Swap {
+            id: 6,
+            up: pair(10, 1),
+            // Page 21 is on node 1 now: it left meanwhile.
+            down: pair(20, 0),
+        };
+        let refused = swap(&kernel, &order);
+        assert_eq!(refused.outcome.refusal, Some(KernelRefusal::NotSupported));
+        assert!(refused.pairs == 0 && refused.refused.is_some());
+        kernel.state().swaps = true;
+        let swapped = swap(&kernel, &order);
+        let on = |node| (1, PieceState::On(node));
+        assert_eq!(
+            swapped.outcome.states,
+            [on(0), on(1), (2, PieceState::On(1))]
+        );
+        assert_eq!((swapped.outcome.id, swapped.pairs), (6, 1));
+        assert_eq!((swapped.outcome.refusal, swapped.refused), (None, None));
+        kernel.state().ended.insert(7);
+        let ended = swap(&kernel, &order);
+        assert_eq!(ended.outcome.refusal, Some(KernelRefusal::Process));
+        assert_eq!(ended.outcome.states, [(2, PieceState::Absent); 2]);
     }
 
     #[test]

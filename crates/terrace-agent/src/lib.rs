@@ -2,11 +2,11 @@
 //!
 //! Responsible for: which processes of this guest are managed ([`programs`], [`processes`], [`mappings`]), samples of
 //! their accesses ([`sampler`]), carrying out what the controller of ranges asks for ([`agent`], [`controller`],
-//! [`kernel`]; HyperTier §4.2), the outcome ([`account`]), and reports for the guest's owner ([`view`], [`status`])
+//! [`kernel`], [`module`]; HyperTier §4.2), the outcome ([`account`]), and reports for the guest's owner ([`view`], [`status`])
 //! and the host ([`report`], [`channel`]). It leaves to others: every decision (`terrace_core::ranges`), system calls
 //! (`terrace-sys`), the host's end of the channel (`terraced`).
 //!
-//! Everything runs on one thread, except DAMON's answers and those to `status`.
+//! Everything runs on one thread, except DAMON's answers, the module's scans and the answers to `status`.
 
 pub mod account;
 pub mod agent;
@@ -19,6 +19,7 @@ pub mod journal;
 pub mod kernel;
 pub mod managed;
 pub mod mappings;
+pub mod module;
 pub mod processes;
 pub mod programs;
 pub mod record;

@@ -14,11 +14,12 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
+use terrace_agent::module::{GuestPages, ModuleParts};
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, Damon, HostRoot, KernelPages, keep_only, no_new_privileges};
+use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
 
 /// Longest pause between two heartbeats. The host takes an agent that sends nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
@@ -145,8 +146,10 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     no_new_privileges()?;
-    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let root = HostRoot::default();
+    // Opening its device takes a capability that is dropped now; using it takes none.
+    let module = ModuleParts::open(&root, config.module);
+    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let room =
         Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;
     if room.topology().tiers.len() == 1 {
@@ -167,13 +170,14 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     ctrlc::set_handler(move || {
         let _ = stop.send(());
     })?;
-    let samplers = Samplers::new(&root, config.sampler, config.epoch);
+    let samplers = Samplers::new(&root, config.sampler, config.epoch, &module);
     let socket = config.socket.clone();
     let mut link = match &config.port {
         Some(port) => Some(HostLink::open(&root, link_config(&root, port, &config))?),
         None => None,
     };
-    let mut agent = Agent::new(config, root, room, Box::new(KernelPages), samplers);
+    let pages = Box::new(GuestPages::new(&module));
+    let mut agent = Agent::new(config, root, room, pages, samplers);
     if let Some(file) = record {
         agent.record(file)?;
     }

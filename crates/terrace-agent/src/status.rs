@@ -37,6 +37,10 @@ pub struct Status {
     pub busy_pages: u64,
     /// Pages that could not be moved for other reasons.
     pub failed_pages: u64,
+    /// Pages that were exchanged in place, by the guest's kernel module.
+    pub swapped_pages: u64,
+    /// The reason why pages cannot be exchanged in place; empty if they can.
+    pub no_swaps: String,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
     /// Records that made no sense.

@@ -62,11 +62,15 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "moved    {} up, {} down; {} in use, {} failed",
+        "moved    {} up, {} down; {} in use, {} failed; {}",
         pages(status.promoted_pages),
         pages(status.demoted_pages),
         pages(status.busy_pages),
-        pages(status.failed_pages)
+        pages(status.failed_pages),
+        match status.no_swaps.as_str() {
+            "" => format!("{} in place", pages(status.swapped_pages)),
+            why => format!("none in place ({why})"),
+        }
     )?;
     writeln!(
         text,

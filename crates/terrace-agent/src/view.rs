@@ -52,6 +52,8 @@ impl AgentParts<'_> {
             demoted_pages: totals.demoted_pages,
             busy_pages: totals.busy_pages,
             failed_pages: totals.failed_pages,
+            swapped_pages: totals.swapped_pages,
+            no_swaps: self.account.no_swaps.clone().unwrap_or_default(),
             lost_samples: totals.lost_samples,
             malformed_samples: totals.malformed_samples,
             cpu_ns: cost.cpu_ns,

@@ -125,6 +125,25 @@ fn full_tiers_without_headroom_move_nothing_and_give_the_reason() {
 }
 
 #[test]
+fn full_tiers_exchange_in_place_until_the_hot_pages_are_up() {
+    let config = Config {
+        swaps: true,
+        ..config(0)
+    };
+    let (mut guest, mut session) = guest(config, [0, 0]);
+    let epochs = run(&mut guest, &mut session, 20);
+    let (up, down) = moved(&epochs);
+    assert!(up > 0 && up == down, "{up} up, {down} down");
+    assert_eq!((guest.swapped, guest.free), (up, [0, 0]));
+    assert!(guest.migrations.is_empty());
+    let still = epochs.last().and_then(|epoch| epoch.exchanged.as_ref());
+    assert!(
+        still.is_none_or(|exchanged| exchanged.promoted == 0),
+        "it comes to rest"
+    );
+}
+
+#[test]
 fn an_extent_that_cannot_move_rests_for_a_while() {
     let (mut guest, mut session) = guest(config(256), [256, 4096]);
     guest.busy = (12 * BLOCK..15 * BLOCK).map(|page| (7, page)).collect();

@@ -111,6 +111,8 @@ pub enum RangesAction {
     Migrate(Migration),
     /// Nothing is left to do in this epoch; not answered.
     EpochOver(EpochSummary),
+    /// Exchange pages in place; answered by `Migrated`, with the states of those that come up and then of the others.
+    Swap(Swap),
 }
 
 /// The managed mappings of a process. Lists are ascending and apart.
@@ -210,6 +212,26 @@ pub struct Migration {
     pub pieces: Vec<PieceRun>,
 }
 
+/// Pages that should change nodes in pairs, without a free page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swap {
+    /// The order's number, echoed in the answer.
+    pub id: u64,
+    /// Those that come up.
+    pub up: Side,
+    /// As many that go down.
+    pub down: Side,
+}
+
+/// One side of pairs: pages of one process, 4 KiB each, that nobody else maps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// The process that has the pages.
+    pub process: u32,
+    /// The pages; each run's node is their present one.
+    pub pieces: Vec<PieceRun>,
+}
+
 /// The location of a piece after a move, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PieceState {
@@ -230,6 +252,8 @@ pub enum KernelRefusal {
     NoMemory,
     /// The process's pages cannot be moved: it ended, or its cpuset or policy is against it.
     Process,
+    /// Pages cannot be exchanged in place.
+    NotSupported,
 }
 
 /// The outcome of a move.

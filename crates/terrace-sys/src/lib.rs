@@ -2,7 +2,7 @@
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]), files
 //! below a root folder, the port over `move_pages(2)` ([`Pages`]), the policy of a file in memory, the `PAGEMAP_SCAN`
-//! ioctl, DAMON's sysfs, sampled accesses ([`perf`]), the seam through which others' things are opened ([`opener`]),
+//! ioctl, DAMON's sysfs, the guest's kernel module ([`guest_module`]), sampled accesses ([`perf`]), the seam through which others' things are opened ([`opener`]),
 //! extents of sparse files and holes in them, listening, connecting and passing descriptors over Unix sockets, the
 //! identity of a process, confinement ([`sandbox`]), clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
@@ -16,6 +16,7 @@ mod error;
 mod extents;
 mod fds;
 mod file_id;
+pub mod guest_module;
 mod heap;
 mod inherit;
 mod listen;

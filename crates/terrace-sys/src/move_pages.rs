@@ -75,6 +75,38 @@ pub trait Pages {
     fn query(&self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
         self.call(pid, addresses, None, status).map(drop)
     }
+
+    /// Whether [`Pages::swap`] works.
+    ///
+    /// # Errors
+    /// The reason why it does not, for people.
+    fn swaps(&self) -> Result<(), String> {
+        Err("move_pages(2) goes through free pages".into())
+    }
+
+    /// Exchanges base pages of two processes (or of one), pair by pair, that lie on different nodes; neither node needs a
+    /// free page. The status of a pair becomes 0, or a negative error number; it is [`NOT_ANSWERED`] if the call ended
+    /// before that pair.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if that cannot be done, as by `move_pages(2)`; `ESRCH` if a process is gone.
+    ///
+    /// # Panics
+    /// If the slices differ in length.
+    fn swap(
+        &self,
+        up: (u32, &[u64]),
+        down: (u32, &[u64]),
+        status: &mut [i32],
+    ) -> Result<(), SysError> {
+        let _ = down;
+        status.fill(NOT_ANSWERED);
+        Err(SysError {
+            call: "exchange",
+            what: format!("process {}", up.0),
+            source: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        })
+    }
 }
 
 /// The kernel's own `move_pages(2)`.

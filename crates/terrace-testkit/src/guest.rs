@@ -9,7 +9,7 @@ use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record, Start};
 use terrace_proto::ranges::{
     EpochSummary, KernelRefusal, Mappings, Migration, MigrationOutcome, NodeFree, PieceRun,
-    PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent, Survey, Surveyed,
+    PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent, Side, Survey, Surveyed, Swap,
 };
 
 /// Length of an epoch, ns.
@@ -32,6 +32,8 @@ pub struct Guest {
     pub surveys: Vec<Survey>,
     /// Moves of the last epoch.
     pub migrations: Vec<Migration>,
+    /// Pairs that were exchanged in place.
+    pub swapped: u64,
     /// Time.
     pub now: Tick,
 }
@@ -107,6 +109,7 @@ impl Guest {
                     RangesAction::Migrate(migration) => {
                         Some(RangesEvent::Migrated(self.migrate(migration)))
                     }
+                    RangesAction::Swap(swap) => Some(RangesEvent::Migrated(self.swap(&swap))),
                     RangesAction::EpochOver(summary) => {
                         over = Some(summary);
                         None
@@ -192,5 +195,33 @@ impl Guest {
         };
         self.migrations.push(migration);
         migrated
+    }
+
+    /// Exchanges pages in place.
+    fn swap(&mut self, swap: &Swap) -> MigrationOutcome {
+        let keys = |side: &Side| -> Vec<(u32, u64)> {
+            let pages = piece::pages(&side.pieces);
+            pages.map(|page| (side.process, page)).collect()
+        };
+        let (up, down) = (keys(&swap.up), keys(&swap.down));
+        for (first, second) in up.iter().zip(&down) {
+            let busy = self.busy.contains(first) || self.busy.contains(second);
+            let nodes = [first, second].map(|key| self.pages.get(key).copied());
+            if let ([Some(a), Some(b)], false) = (nodes, busy) {
+                self.pages.insert(*first, b);
+                self.pages.insert(*second, a);
+            }
+        }
+        let states = up.iter().chain(&down).map(|key| match self.pages.get(key) {
+            Some(node) => (1, PieceState::On(*node)),
+            None => (1, PieceState::Absent),
+        });
+        let answer = MigrationOutcome {
+            id: swap.id,
+            states: states.collect(),
+            refusal: None,
+        };
+        self.swapped += up.len() as u64;
+        answer
     }
 }

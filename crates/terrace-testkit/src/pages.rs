@@ -81,6 +81,10 @@ pub struct State {
     pub ended: BTreeSet<u32>,
     /// Number of calls to move after which the process is gone.
     pub ends_after: Option<usize>,
+    /// Whether pages can be exchanged in place.
+    pub swaps: bool,
+    /// Pairs that were exchanged in place.
+    pub swapped: u64,
     /// Error number that each call to move a process's pages answers.
     pub refuses: BTreeMap<u32, i32>,
 }
@@ -172,6 +176,32 @@ impl State {
         *least = (*least).min(*room);
     }
 
+    /// Exchanges a pair; returns its status.
+    fn swap_one(&mut self, pids: [u32; 2], addresses: [u64; 2]) -> i32 {
+        let keys = [0, 1].map(|side| (pids[side], addresses[side]));
+        for key in keys {
+            if let (None, Some(node)) = (self.pages.get(&key), self.others_on) {
+                self.pages.insert(key, FakePage::base(node));
+            }
+        }
+        let [Some(up), Some(down)] = keys.map(|key| self.pages.get(&key).copied()) else {
+            return -libc::ENOENT;
+        };
+        if up.huge || down.huge {
+            return -libc::E2BIG;
+        }
+        if up.busy > 0 || down.busy > 0 || up.others || down.others {
+            return -libc::EBUSY;
+        }
+        if up.node == down.node {
+            return -libc::EXDEV;
+        }
+        self.pages.insert(keys[0], FakePage::base(down.node));
+        self.pages.insert(keys[1], FakePage::base(up.node));
+        self.swapped += 1;
+        0
+    }
+
     fn migrate(
         &mut self,
         pid: u32,
@@ -229,5 +259,37 @@ impl Pages for FakePages {
             *status = state.node_at(pid, *address).unwrap_or(-libc::ENOENT);
         }
         Ok(MoveOutcome::Complete)
+    }
+
+    fn swaps(&self) -> Result<(), String> {
+        match self.state().swaps {
+            true => Ok(()),
+            false => Err("the fake kernel has no module".into()),
+        }
+    }
+
+    fn swap(
+        &self,
+        up: (u32, &[u64]),
+        down: (u32, &[u64]),
+        status: &mut [i32],
+    ) -> Result<(), SysError> {
+        let mut state = self.state();
+        status.fill(terrace_sys::NOT_ANSWERED);
+        let error = |errno| SysError {
+            call: "exchange",
+            what: "a fake process".into(),
+            source: io::Error::from_raw_os_error(errno),
+        };
+        if !state.swaps {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        if state.ended.contains(&up.0) || state.ended.contains(&down.0) {
+            return Err(error(libc::ESRCH));
+        }
+        for ((first, second), status) in up.1.iter().zip(down.1).zip(status) {
+            *status = state.swap_one([up.0, down.0], [*first, *second]);
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Choice of the source of samples, and the replacement of one that fails.
 //!
-//! Sources are tried in the order of how much they show: the PMU's samples, then DAMON. A source that fails is
+//! Sources are tried in the order of how much they show: the PMU's samples, the module's scan of accessed bits, DAMON. A source that fails is
 //! dropped with its reason, and the next one that works takes over. If none works, all are tried again after a while.
 
 use std::time::Duration;
@@ -11,8 +11,10 @@ use terrace_sys::{HostRoot, MonotonicClock};
 
 use super::damon::DamonSampler;
 use super::pmu::{self, Pmu, SampleKind};
+use super::scan::ScanSampler;
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::config::SamplerChoice;
+use crate::module::ModuleParts;
 
 /// Time after which sources are tried again if none works.
 const RETRY: Duration = Duration::from_secs(5);
@@ -35,11 +37,26 @@ pub struct Samplers {
 impl Samplers {
     /// The sources that the configuration allows; none is started yet.
     #[must_use]
-    pub fn new(root: &HostRoot, choice: SamplerChoice, epoch: Duration) -> Self {
+    pub fn new(
+        root: &HostRoot,
+        choice: SamplerChoice,
+        epoch: Duration,
+        module: &ModuleParts,
+    ) -> Self {
         let mut starts: Vec<Start> = Vec::new();
-        if choice != SamplerChoice::Damon {
+        if !matches!(choice, SamplerChoice::Damon | SamplerChoice::Scan) {
             let root = root.clone();
             starts.push(Box::new(move || by_pmu(&root, choice)));
+        }
+        if matches!(choice, SamplerChoice::Auto | SamplerChoice::Scan) {
+            let scan = module.scan.clone();
+            starts.push(Box::new(move || {
+                let module = scan
+                    .clone()
+                    .map_err(|why| SamplerError(format!("scan: {why}")))?;
+                let sampler = ScanSampler::start(module)?;
+                Ok(Box::new(sampler) as Box<dyn Sampler>)
+            }));
         }
         if matches!(choice, SamplerChoice::Auto | SamplerChoice::Damon) {
             let root = root.clone();
@@ -157,7 +174,7 @@ fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, Sa
     let wanted = match choice {
         SamplerChoice::Pebs => Some(SampleKind::Pebs),
         SamplerChoice::Ibs => Some(SampleKind::Ibs),
-        SamplerChoice::Auto | SamplerChoice::Damon => None,
+        SamplerChoice::Auto | SamplerChoice::Scan | SamplerChoice::Damon => None,
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != recipe.kind) {
         let (wanted, there) = (wanted.name(), recipe.kind.name());

@@ -97,6 +97,15 @@ impl DamonSampler {
     }
 }
 
+/// The tree's parameters for a source that counts checks, not accesses, so that vCPUs do not matter. 2 MiB that are
+/// accessed at each check count 50 an epoch; the difference that splits is about a sixth of that.
+pub(super) fn params() -> Params {
+    Params {
+        tau_split: 4,
+        ..Params::paper(1)
+    }
+}
+
 fn failed(error: &DamonError) -> SamplerError {
     SamplerError(format!("DAMON: {error}"))
 }
@@ -106,13 +115,8 @@ impl Sampler for DamonSampler {
         "damon"
     }
 
-    /// DAMON counts checks, not accesses, so vCPUs do not matter. 2 MiB that are accessed at each check count
-    /// 50 an epoch; the difference that splits is about a sixth of that.
     fn params(&self, _vcpus: u32) -> Params {
-        Params {
-            tau_split: 4,
-            ..Params::paper(1)
-        }
+        params()
     }
 
     fn watch(&mut self, targets: &[Target]) -> Result<(), SamplerError> {

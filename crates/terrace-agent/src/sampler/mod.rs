@@ -6,6 +6,7 @@
 mod choice;
 pub mod damon;
 pub mod pmu;
+mod scan;
 
 use terrace_core::ranges::{Params, Range};
 
@@ -47,7 +48,7 @@ pub struct SamplerError(pub String);
 
 /// A source of samples.
 pub trait Sampler: Send {
-    /// The source's name in `status`, such as `pebs`, `ibs`, `damon`.
+    /// The source's name in `status`, such as `pebs`, `ibs`, `scan`, `damon`.
     fn name(&self) -> &'static str;
 
     /// The tree's parameters that fit this source's counts.

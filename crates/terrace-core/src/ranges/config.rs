@@ -14,6 +14,9 @@ pub struct Config {
     pub epoch_ms: u32,
     /// Whether pages may be moved.
     pub moves: bool,
+    /// Whether pages can be exchanged in place, without a free page.
+    #[serde(default)]
+    pub swaps: bool,
     /// The nodes of each tier, the fastest tier first.
     pub tiers: Vec<Vec<u32>>,
     /// Pages of the first tier that stay free.
@@ -36,6 +39,7 @@ impl Config {
             params,
             epoch_ms: params.epoch_ms,
             moves: true,
+            swaps: false,
             tiers,
             headroom_pages: 0,
             capacity_pages: None,

@@ -29,11 +29,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::ranges::{
     EpochSummary, Exchanged, Mappings, Migration, MigrationOutcome, NodeFree, RangesAction,
-    RangesBudget, RangesEvent, Survey, Surveyed,
+    RangesBudget, RangesEvent, Side, Survey, Surveyed, Swap,
 };
 use terrace_proto::{PAGE_SIZE, Tick, TierId};
 
-use exchange::{Exchange, Settled};
+use exchange::{Call, Exchange, Settled};
 use free::Free;
 use pick::{Pick, Picked, Programs, RangeQuery};
 use piece::{Piece, pieces};
@@ -301,6 +301,7 @@ impl Ranges {
             tiers, batch_pages, ..
         } = &self.config;
         let exchange = Exchange::new(tiers, *batch_pages, picked.free, picked.up, picked.down);
+        let exchange = exchange.with_swaps(self.config.swaps);
         self.go_on_exchanging(Box::new(Exchanging {
             exchange: exchange.unbalanced(picked.into_free, picked.more_down),
             tried,
@@ -319,13 +320,7 @@ impl Ranges {
         let call = exchanging.exchange.next_call();
         if let Some(call) = call {
             self.asked = (self.asked.0 + 1, None);
-            self.actions.push_back(RangesAction::Migrate(Migration {
-                id: self.asked.0,
-                process: call.process,
-                node: call.node,
-                shared: call.shared,
-                pieces: piece::runs(&call.pieces),
-            }));
+            self.actions.push_back(order(self.asked.0, &call));
             self.phase = Phase::Exchanging(exchanging);
             return;
         }
@@ -418,6 +413,30 @@ impl Ranges {
                 surveys: refresh.surveys,
                 exchanged: self.exchanged.take(),
             }));
+    }
+}
+
+/// A call of an exchange as an action.
+fn order(id: u64, call: &Call) -> RangesAction {
+    match call {
+        Call::Move(call) => RangesAction::Migrate(Migration {
+            id,
+            process: call.process,
+            node: call.node,
+            shared: call.shared,
+            pieces: piece::runs(&call.pieces),
+        }),
+        Call::Swap(swap) => {
+            let side = |pieces: &[Piece]| Side {
+                process: pieces.first().map_or(0, |piece| piece.process),
+                pieces: piece::runs(pieces),
+            };
+            RangesAction::Swap(Swap {
+                id,
+                up: side(&swap.up),
+                down: side(&swap.down),
+            })
+        }
     }
 }
 

@@ -84,6 +84,7 @@ impl RangesRecord {
                 RangesAction::Survey(a) => body(RANGES_ACTION + 1, a),
                 RangesAction::Migrate(a) => body(RANGES_ACTION + 2, a),
                 RangesAction::EpochOver(a) => body(RANGES_ACTION + 3, a),
+                RangesAction::Swap(a) => body(RANGES_ACTION + 4, a),
             },
         }
     }
@@ -108,6 +109,7 @@ impl RangesRecord {
             0x401 => action(of(b).map(RangesAction::Survey)),
             0x402 => action(of(b).map(RangesAction::Migrate)),
             0x403 => action(of(b).map(RangesAction::EpochOver)),
+            0x404 => action(of(b).map(RangesAction::Swap)),
             _ => return None,
         })
     }

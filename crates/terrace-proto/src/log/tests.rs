@@ -89,6 +89,10 @@ fn a_log_of_ranges_is_read_back() {
             refusal: Some(KernelRefusal::NoMemory),
         }),
     ];
+    let side = Side {
+        process: 7,
+        pieces: vec![run],
+    };
     let actions = [
         RangesAction::ReadFree,
         RangesAction::Survey(survey),
@@ -102,6 +106,11 @@ fn a_log_of_ranges_is_read_back() {
         RangesAction::EpochOver(EpochSummary {
             exchanged: Some(Exchanged::default()),
             ..EpochSummary::default()
+        }),
+        RangesAction::Swap(Swap {
+            id: 3,
+            up: side.clone(),
+            down: side,
         }),
     ];
     let start = Start {

@@ -4,6 +4,8 @@
 //! the kernel's watermarks and its reclaim is not woken; what is done if a tier is full. It leaves to
 //! others: which pages, and the calls. One call is asked for at a time, and the next one goes by what became of it.
 
+mod swap;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use terrace_proto::TierId;
@@ -11,6 +13,8 @@ use terrace_proto::ranges::{Exchanged, KernelRefusal, PieceState, Stopped};
 
 use super::free::{Free, tier_of};
 use super::piece::{Piece, size};
+
+pub use swap::Swap;
 
 /// One exchange.
 #[derive(Clone, Debug)]
@@ -29,12 +33,25 @@ pub struct Exchange {
     calls: VecDeque<Call>,
     under_way: Option<Call>,
     refused: BTreeSet<u32>,
+    /// Pages can be exchanged in place.
+    swaps: bool,
+    /// Pages stayed because they cannot be exchanged in place, and no tier had room.
+    left_out: bool,
     outcome: Exchanged,
+}
+
+/// A call that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Through free pages.
+    Move(Move),
+    /// In place, if no tier has room.
+    Swap(Swap),
 }
 
 /// Pieces of one process that go to a node together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct Move {
     /// The process whose pages move.
     pub process: u32,
     /// Other processes may map them.
@@ -86,6 +103,8 @@ impl Exchange {
             calls: VecDeque::new(),
             under_way: None,
             refused: BTreeSet::new(),
+            swaps: false,
+            left_out: false,
             outcome: Exchanged::default(),
         }
     }
@@ -97,12 +116,25 @@ impl Exchange {
         self
     }
 
+    /// Whether pages can be exchanged in place if no tier has room.
+    #[must_use]
+    pub fn with_swaps(mut self, swaps: bool) -> Self {
+        self.swaps = swaps;
+        self
+    }
+
     /// The next call; none if all is done.
     pub fn next_call(&mut self) -> Option<Call> {
         loop {
             if let Some(call) = self.calls.pop_front() {
-                if self.refused.contains(&call.process) {
-                    self.outcome.failed += size(&call.pieces);
+                if call
+                    .processes()
+                    .any(|process| self.refused.contains(&process))
+                {
+                    self.outcome.failed += call
+                        .pieces()
+                        .map(|piece| u64::from(piece.pages))
+                        .sum::<u64>();
                     continue;
                 }
                 self.under_way = Some(call.clone());
@@ -129,6 +161,7 @@ impl Exchange {
     #[must_use]
     pub fn outcome(self) -> Exchanged {
         Exchanged {
+            stopped: self.outcome.stopped.or(self.left_out()),
             refused: self.refused.into_iter().collect(),
             ..self.outcome
         }
@@ -173,6 +206,9 @@ impl Exchange {
             // Slow memory is full: what comes up first leaves the room that what goes down needs.
             self.leg(Way::Up, coming, false);
             self.leg(Way::Down, going, false);
+        } else if self.swaps {
+            self.into_free += taken;
+            self.swap(coming, going);
         } else {
             self.stop(Stopped::BothFull);
         }
@@ -212,13 +248,13 @@ impl Exchange {
         let of_one = pieces.chunk_by(|a, b| (a.process, a.shared) == (b.process, b.shared));
         self.calls.extend(of_one.filter_map(|pieces| {
             let first = pieces.first()?;
-            Some(Call {
+            Some(Call::Move(Move {
                 process: first.process,
                 shared: first.shared,
                 pieces: pieces.to_vec(),
                 node,
                 to,
-            })
+            }))
         }));
     }
 
@@ -232,33 +268,58 @@ impl Exchange {
         let Some(call) = self.under_way.take() else {
             return Vec::new();
         };
-        if refusal == Some(KernelRefusal::NoMemory) {
-            self.stop(Stopped::NoFreePage);
-        }
-        if refusal.is_some() {
-            // Of one process's cpuset, policy or end the others know nothing: they continue.
-            self.refused.insert(call.process);
-        }
         let each = states
             .iter()
             .flat_map(|(n, state)| (0..*n).map(move |_| *state));
         let each = each.chain(std::iter::repeat(PieceState::Absent));
-        let pieces = call.pieces.iter().zip(each);
-        pieces
-            .map(|(piece, state)| self.settle(*piece, state, call.to))
-            .collect()
+        let all: Vec<(Piece, PieceState)> = call.pieces().copied().zip(each).collect();
+        if let Some(refusal) = refusal {
+            self.refused(&call, refusal, &all);
+        }
+        let settled: Vec<Settled> = all
+            .into_iter()
+            .zip(call.targets())
+            .map(|((piece, state), to)| self.settle(piece, state, to))
+            .collect();
+        // A swap leaves on each node what was free. (A half of one does not, and free memory is read anew each epoch.)
+        if let Call::Move(call) = &call {
+            let arrived = settled.iter().filter(|settled| settled.arrived);
+            for Settled { piece, .. } in arrived {
+                self.free
+                    .moved(piece.node, call.node, u64::from(piece.pages));
+            }
+        }
+        settled
+    }
+
+    /// Takes in that the kernel refused a call.
+    fn refused(&mut self, call: &Call, refusal: KernelRefusal, all: &[(Piece, PieceState)]) {
+        match (refusal, call) {
+            (KernelRefusal::NoMemory, _) => self.stop(Stopped::NoFreePage),
+            (KernelRefusal::NotSupported, _) => {
+                self.swaps = false;
+                self.calls.clear();
+                return self.stop(Stopped::BothFull);
+            }
+            (KernelRefusal::Process, _) => {}
+        }
+        // Of one process's cpuset, policy or end the others know nothing: they continue. Of a pair the kernel does not
+        // say whose fault it was: it is the one that has no page any more.
+        let is_refused = |process: u32| match call {
+            Call::Move(_) => true,
+            Call::Swap(_) => all
+                .iter()
+                .filter(|(piece, _)| piece.process == process)
+                .all(|(_, state)| *state == PieceState::Absent),
+        };
+        self.refused
+            .extend(call.processes().filter(|process| is_refused(*process)));
     }
 
     fn settle(&mut self, piece: Piece, state: PieceState, to: TierId) -> Settled {
         let pages = u64::from(piece.pages);
         let (now, outcome) = match state {
-            PieceState::On(node) => {
-                let now = tier_of(&self.tiers, node);
-                if now == Some(to) {
-                    self.free.moved(piece.node, node, pages);
-                }
-                (now, &mut self.outcome.busy)
-            }
+            PieceState::On(node) => (tier_of(&self.tiers, node), &mut self.outcome.busy),
             PieceState::Busy => (Some(piece.tier), &mut self.outcome.busy),
             PieceState::Refused => (Some(piece.tier), &mut self.outcome.failed),
             PieceState::Absent => (None, &mut self.outcome.failed),

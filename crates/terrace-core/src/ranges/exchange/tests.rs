@@ -15,6 +15,9 @@ struct Fake {
     busy: Vec<u64>,
     ended: Option<u32>,
     refuses: Option<u32>,
+    /// Pages can be exchanged in place: the exchange's word, and the kernel's.
+    swaps: bool,
+    swaps_not: bool,
     /// Least that was free in the first node.
     least: u64,
     calls: Vec<(u32, u32, usize)>,
@@ -40,9 +43,47 @@ impl Fake {
     }
 }
 
+/// Each piece's state, and the reason if the call failed.
+type Answer = (Vec<(u32, PieceState)>, Option<KernelRefusal>);
+
 impl Fake {
-    /// A model of `move_pages`: each piece's state, and the reason if the call failed.
-    fn migrate(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<KernelRefusal>) {
+    fn answer(&mut self, call: &Call) -> Answer {
+        match call {
+            Call::Move(call) => self.migrate(call),
+            Call::Swap(swap) => self.swap(swap),
+        }
+    }
+
+    /// A model of an exchange in place.
+    fn swap(&mut self, swap: &Swap) -> Answer {
+        assert_eq!(swap.up.len(), swap.down.len(), "pairs");
+        let ended = |piece: &Piece| self.ended == Some(piece.process);
+        let refusal = match (self.swaps_not, swap.up.iter().chain(&swap.down).any(ended)) {
+            (true, _) => Some(KernelRefusal::NotSupported),
+            (_, true) => Some(KernelRefusal::Process),
+            _ => None,
+        };
+        for (up, down) in swap.up.iter().zip(&swap.down) {
+            assert!(up.pages == 1 && down.pages == 1 && !up.shared && !down.shared);
+            let busy = self.busy.contains(&up.page) || self.busy.contains(&down.page);
+            let keys = [up, down].map(|piece| (piece.process, piece.page));
+            if refusal.is_none() && !busy {
+                let nodes = keys.map(|key| self.at[&key]);
+                assert_ne!(nodes[0], nodes[1], "a pair is of two nodes");
+                self.at.insert(keys[0], nodes[1]);
+                self.at.insert(keys[1], nodes[0]);
+            }
+        }
+        let state = |piece: &Piece| match self.ended == Some(piece.process) {
+            true => (1, PieceState::Absent),
+            false => (1, PieceState::On(self.at[&(piece.process, piece.page)])),
+        };
+        let states = swap.up.iter().chain(&swap.down).map(state);
+        (states.collect(), refusal)
+    }
+
+    /// A model of `move_pages`.
+    fn migrate(&mut self, call: &Move) -> Answer {
         self.calls
             .push((call.process, call.node, call.pieces.len()));
         let mut refusal = None;
@@ -91,9 +132,11 @@ impl Fake {
     ) -> (Exchanged, Free) {
         let tiers = [vec![0], vec![1]];
         let exchange = Exchange::new(&tiers, 512, free, up.to_vec(), down.to_vec());
-        let mut exchange = exchange.unbalanced(into_free, more_down);
+        let mut exchange = exchange
+            .unbalanced(into_free, more_down)
+            .with_swaps(self.swaps);
         while let Some(call) = exchange.next_call() {
-            let (states, refusal) = self.migrate(&call);
+            let (states, refusal) = self.answer(&call);
             exchange.migrated(&states, refusal);
         }
         let free = exchange.free().clone();
@@ -162,6 +205,92 @@ fn full_tiers_without_headroom_stop_the_exchange() {
     assert_eq!((outcome.promoted, outcome.demoted), (0, 0));
     assert!(outcome.stopped == Some(Stopped::BothFull));
     assert!(fake.calls.is_empty());
+}
+
+/// Both tiers full, and pages can be exchanged in place.
+fn full() -> Fake {
+    Fake {
+        swaps: true,
+        ..Fake::default()
+    }
+}
+
+#[test]
+fn pages_of_full_tiers_are_exchanged_in_place() {
+    let mut fake = full();
+    let up = pieces(&mut fake, 1, 0, 2000, 1);
+    let mut down = pieces(&mut fake, 1, 10_000, 700, 0);
+    down.extend(pieces(&mut fake, 2, 10_000, 1500, 0));
+    fake.busy = vec![10_003];
+    let (outcome, left) = fake.run(free([0, 0], 0), (&up, &down), 0, 0);
+    // Page 10,003 of both processes, and their partners.
+    assert_eq!((outcome.promoted, outcome.demoted), (1998, 1998));
+    assert_eq!((outcome.busy, outcome.failed), (4, 0));
+    assert_eq!(
+        (outcome.stopped, outcome.refused.as_slice()),
+        (None, &[][..])
+    );
+    assert_eq!((fake.on(0), fake.on(1)), (2200, 2000));
+    assert_eq!(left.with_headroom(TierId::FAST), 0);
+    assert!(fake.calls.is_empty(), "nothing goes through free pages");
+}
+
+#[test]
+fn free_pages_are_used_before_pages_are_exchanged_in_place() {
+    let mut fake = Fake {
+        free: [10, 0],
+        least: 10,
+        ..full()
+    };
+    let up = pieces(&mut fake, 1, 0, 100, 1);
+    let down = pieces(&mut fake, 1, 10_000, 90, 0);
+    let (outcome, _) = fake.run(free([10, 0], 0), (&up, &down), 10, 0);
+    assert_eq!((outcome.promoted, outcome.demoted), (100, 90));
+    assert_eq!((fake.free, outcome.stopped), ([0, 10], None));
+}
+
+#[test]
+fn huge_and_shared_pages_of_full_tiers_stay_and_the_others_change_places() {
+    let mut fake = full();
+    let mut up = vec![fake.put(1, 1 << 20, 512, 1)];
+    up.extend(pieces(&mut fake, 1, 0, 100, 1));
+    let mut down = pieces(&mut fake, 1, 10_000, 80, 0);
+    down.push(Piece {
+        shared: true,
+        ..fake.put(1, 20_000, 1, 0)
+    });
+    down.extend(pieces(&mut fake, 1, 30_000, 80, 0));
+    let (outcome, _) = fake.run(free([0, 0], 0), (&up, &down), 0, 0);
+    assert_eq!((outcome.promoted, outcome.demoted), (100, 100));
+    assert_eq!(outcome.stopped, Some(Stopped::BothFull));
+}
+
+#[test]
+fn a_kernel_that_exchanges_nothing_in_place_is_asked_once() {
+    let mut fake = Fake {
+        swaps_not: true,
+        ..full()
+    };
+    let up = pieces(&mut fake, 1, 0, 2000, 1);
+    let down = pieces(&mut fake, 2, 10_000, 2000, 0);
+    let (outcome, _) = fake.run(free([0, 0], 0), (&up, &down), 0, 0);
+    assert_eq!((outcome.promoted, outcome.demoted), (0, 0));
+    assert_eq!(outcome.stopped, Some(Stopped::BothFull));
+    assert!(outcome.refused.is_empty(), "no process is to blame");
+}
+
+#[test]
+fn the_partner_of_a_process_that_ended_is_not_refused() {
+    let mut fake = Fake {
+        ended: Some(2),
+        ..full()
+    };
+    let up = pieces(&mut fake, 1, 0, 600, 1);
+    let mut down = pieces(&mut fake, 2, 10_000, 100, 0);
+    down.extend(pieces(&mut fake, 1, 20_000, 500, 0));
+    let (outcome, _) = fake.run(free([0, 0], 0), (&up, &down), 0, 0);
+    assert_eq!(outcome.refused, [2]);
+    assert_eq!((outcome.promoted, outcome.demoted), (500, 500));
 }
 
 #[test]
@@ -281,12 +410,14 @@ proptest! {
         into_free in 0_u64..3000,
         busy in proptest::collection::vec(0_u64..120, 0..8),
         ended in proptest::option::of(0_u32..3),
+        swaps in any::<bool>(),
     ) {
         let mut fake = Fake {
             free: [free_fast, free_slow],
             least: free_fast,
             busy: busy.iter().map(|n| n << 9).collect(),
             ended,
+            swaps,
             ..Fake::default()
         };
         let mut place = 0;

@@ -17,8 +17,8 @@ use terrace_core::Session;
 use terrace_core::ranges::piece::push;
 use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
 use terrace_proto::ranges::{
-    Mappings, Migration, MigrationOutcome as Answer, NodeFree, PieceRun, PieceState, RangeSample,
-    RangesAction, RangesBudget, RangesEvent, Survey, Surveyed,
+    KernelRefusal, Mappings, Migration, MigrationOutcome as Answer, NodeFree, PieceRun, PieceState,
+    RangeSample, RangesAction, RangesBudget, RangesEvent, Survey, Surveyed,
 };
 use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
 
@@ -192,6 +192,12 @@ impl Hyperplace {
                         self.migrate(context, &migration);
                         None
                     }
+                    // Not asked for: the simulated guest has no module that exchanges pages in place.
+                    RangesAction::Swap(swap) => Some(RangesEvent::Migrated(Answer {
+                        id: swap.id,
+                        states: Vec::new(),
+                        refusal: Some(KernelRefusal::NotSupported),
+                    })),
                     RangesAction::EpochOver(_) => {
                         self.is_open = false;
                         None
