@@ -216,8 +216,8 @@ impl GuestModule {
                 ..abi::Consolidate::default()
             };
             let all = Call::Consolidate(&mut call, addresses, statuses);
-            self.carry_out(all).map_err(wrong)?;
-            only_errors(statuses);
+            let answer = self.calls.carry_out(all);
+            answered(answer, statuses).map_err(wrong)?;
             block = Block {
                 frame: call.block,
                 left: call.left,
@@ -260,8 +260,8 @@ impl GuestModule {
                 ..abi::Exchange::default()
             };
             let all = Call::Exchange(&mut call, [ups, downs], statuses);
-            self.carry_out(all).map_err(wrong)?;
-            only_errors(statuses);
+            let answer = self.calls.carry_out(all);
+            answered(answer, statuses).map_err(wrong)?;
             halves += u64::from(call.halves.min(call.count));
         }
         Ok(halves)
@@ -289,14 +289,10 @@ impl GuestModule {
                 ..abi::Migrate::default()
             };
             let all = Call::Migrate(&mut call, frames, statuses);
-            self.carry_out(all).map_err(wrong)?;
-            only_errors(statuses);
+            let answer = self.calls.carry_out(all);
+            answered(answer, statuses).map_err(wrong)?;
         }
         Ok(())
-    }
-
-    fn carry_out(&self, call: Call<'_>) -> Result<(), Errno> {
-        self.calls.carry_out(call)
     }
 }
 
@@ -327,13 +323,19 @@ fn count(batch: &[u64]) -> u32 {
     u32::try_from(batch.len()).unwrap_or(u32::MAX)
 }
 
-/// What is neither 0 nor a negative error number is an answer that nobody understands.
-fn only_errors(statuses: &mut [i32]) {
-    for status in statuses {
-        if !(-MAX_ERRNO..=0).contains(status) {
-            *status = -libc::EPROTO;
+/// Statuses that mean something: after a failure none does, and what is neither 0 nor a negative error number is an
+/// answer that nobody understands.
+fn answered(answer: Result<(), Errno>, statuses: &mut [i32]) -> Result<(), Errno> {
+    match answer {
+        Ok(()) => {
+            let senseless = |status: &&mut i32| !(-MAX_ERRNO..=0).contains(*status);
+            for status in statuses.iter_mut().filter(senseless) {
+                *status = -libc::EPROTO;
+            }
         }
+        Err(_) => statuses.fill(NOT_ANSWERED),
     }
+    answer
 }
 
 /// The module's reason for people: printable, of one line.

@@ -6,10 +6,12 @@
 mod agent_talk;
 pub mod flex;
 pub mod frames;
+mod guest_module;
 mod host_talk;
 mod scan;
 
 pub use agent_talk::fuzz_agent_talk;
+pub use guest_module::fuzz_guest_module;
 pub use host_talk::fuzz_host_talk;
 pub use scan::fuzz_scan;
 
