@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What is in a page: each word tells its page, its place, and how often it was written.
+ */
+#include "selftest.h"
+
+static unsigned long word(unsigned long number, unsigned long place, unsigned long times)
+{
+	return (times + 1) * 0x9e3779b97f4a7c15UL ^ (number * WORDS + place);
+}
+
+/* Words are written one after the other, so that `times` of all words is that of the page. */
+static unsigned long times_of(unsigned long place, unsigned long times)
+{
+	return times / WORDS + (place < times % WORDS);
+}
+
+void fill(unsigned long *page, unsigned long number, unsigned long times)
+{
+	for (unsigned long i = 0; i < WORDS; i++)
+		page[i] = word(number, i, times_of(i, times));
+}
+
+unsigned long damaged(const unsigned long *page, unsigned long number, unsigned long times)
+{
+	unsigned long count = 0;
+
+	for (unsigned long i = 0; i < WORDS; i++)
+		count += page[i] != word(number, i, times_of(i, times));
+	return count;
+}
+
+unsigned long write_next(unsigned long *page, unsigned long number, unsigned long times)
+{
+	volatile unsigned long *at = page + times % WORDS;
+	unsigned long wrong = *at != word(number, times % WORDS, times / WORDS);
+
+	*at = word(number, times % WORDS, times / WORDS + 1);
+	return wrong;
+}
