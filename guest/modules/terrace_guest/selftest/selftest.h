@@ -9,9 +9,8 @@
 #include <sys/types.h>
 
 #include "../abi.h"
+#include "words.h"
 
-#define PAGE		4096UL
-#define WORDS		(PAGE / sizeof(unsigned long))
 /* This program's memory, and the scattered pages of it that are moved. */
 #define PAGES		16384UL
 #define HOT		256UL
@@ -36,12 +35,6 @@ double now(void);
 
 /* large.c: an aligned range of 2 MiB that is one page, or NULL. */
 unsigned long *map_large(void);
-
-/* words.c: what is in a page, and how often it was written. */
-void fill(unsigned long *page, unsigned long number, unsigned long times);
-unsigned long damaged(const unsigned long *page, unsigned long number, unsigned long times);
-/* Reads the next word and writes it anew; returns whether it was wrong. */
-unsigned long write_next(unsigned long *page, unsigned long number, unsigned long times);
 
 /* writer.c: does something while a thread goes on writing the hot pages. */
 unsigned long beside_writer(void (*work)(void));

@@ -1,27 +1,32 @@
-// SPDX-License-Identifier: GPL-2.0
+/* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What is in a page: each word tells its page, its place, and how often it was written.
  */
-#include "selftest.h"
+#ifndef TERRACE_GUEST_WORDS_H
+#define TERRACE_GUEST_WORDS_H
 
-static unsigned long word(unsigned long number, unsigned long place, unsigned long times)
+#define PAGE	4096UL
+#define WORDS	(PAGE / sizeof(unsigned long))
+
+static inline unsigned long word(unsigned long number, unsigned long place, unsigned long times)
 {
 	return (times + 1) * 0x9e3779b97f4a7c15UL ^ (number * WORDS + place);
 }
 
 /* Words are written one after the other, so that `times` of all words is that of the page. */
-static unsigned long times_of(unsigned long place, unsigned long times)
+static inline unsigned long times_of(unsigned long place, unsigned long times)
 {
 	return times / WORDS + (place < times % WORDS);
 }
 
-void fill(unsigned long *page, unsigned long number, unsigned long times)
+static inline void fill(unsigned long *page, unsigned long number, unsigned long times)
 {
 	for (unsigned long i = 0; i < WORDS; i++)
 		page[i] = word(number, i, times_of(i, times));
 }
 
-unsigned long damaged(const unsigned long *page, unsigned long number, unsigned long times)
+/* The words that are wrong. */
+static inline unsigned long damaged(const unsigned long *page, unsigned long number, unsigned long times)
 {
 	unsigned long count = 0;
 
@@ -30,7 +35,8 @@ unsigned long damaged(const unsigned long *page, unsigned long number, unsigned 
 	return count;
 }
 
-unsigned long write_next(unsigned long *page, unsigned long number, unsigned long times)
+/* Reads the next word and writes it anew; returns whether it was wrong. */
+static inline unsigned long write_next(unsigned long *page, unsigned long number, unsigned long times)
 {
 	volatile unsigned long *at = page + times % WORDS;
 	unsigned long wrong = *at != word(number, times % WORDS, times / WORDS);
@@ -38,3 +44,5 @@ unsigned long write_next(unsigned long *page, unsigned long number, unsigned lon
 	*at = word(number, times % WORDS, times / WORDS + 1);
 	return wrong;
 }
+
+#endif
