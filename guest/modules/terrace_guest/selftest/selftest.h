@@ -38,7 +38,8 @@ unsigned long *map_large(void);
 
 /* writer.c: does something while a thread goes on writing the hot pages. */
 unsigned long beside_writer(void (*work)(void));
-/* The writer's longest pause since it was last asked, in seconds. */
+/* The writer's longest pause since it was last asked, in seconds, if it measures them. */
+void measure_stalls(void);
 double longest_stall(void);
 
 /* nodes.c */

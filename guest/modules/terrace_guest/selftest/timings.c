@@ -164,6 +164,7 @@ int show_timings(void)
 {
 	double seconds, pause;
 
+	measure_stalls();
 	if (works(TG_CALL_SCAN))
 		show_scan();
 	if (!has_two_nodes()) {

@@ -11,6 +11,17 @@
 
 static atomic_int stop;
 static _Atomic double longest;
+static int measures;
+
+/* Looks at the clock after each page. */
+static double measure(double before)
+{
+	double after = now();
+
+	if (after - before > atomic_load(&longest))
+		atomic_store(&longest, after - before);
+	return after;
+}
 
 static void *write_on(void *wrong_words)
 {
@@ -20,13 +31,8 @@ static void *write_on(void *wrong_words)
 	while (!atomic_load(&stop)) {
 		for (unsigned long i = 0; i < HOT; i++) {
 			*wrong += write_next(page_at(hot[i]), hot[i], times);
-			if (i % 32)
-				continue;
-			double after = now();
-
-			if (after - before > atomic_load(&longest))
-				atomic_store(&longest, after - before);
-			before = after;
+			if (measures)
+				before = measure(before);
 		}
 		times++;
 	}
@@ -51,6 +57,11 @@ unsigned long beside_writer(void (*work)(void))
 	atomic_store(&stop, 1);
 	pthread_join(writer, NULL);
 	return wrong;
+}
+
+void measure_stalls(void)
+{
+	measures = 1;
 }
 
 double longest_stall(void)
