@@ -33,16 +33,27 @@ struct tg_info {
 	__u32 version;
 	__u32 calls;
 	struct tg_call call[TG_CALLS];
+	/* Pages that each call has moved since the module was loaded; SCAN: base pages it found. */
+	__u64 pages[TG_CALLS];
 };
 
 /* The accessed bits are cleared; else they are read alone. */
 #define TG_SCAN_CLEAR		1
+/*
+ * The array is all zeros: nothing is written for an aligned GiB of addresses without a page.
+ * A range may then be all that a process can have.
+ */
+#define TG_SCAN_SPARSE		2
 
 /* An entry of a scan, one for each page: the frame's number, and these. */
 #define TG_ENTRY_FRAME		((1ULL << 52) - 1)
 #define TG_ENTRY_PRESENT	(1ULL << 63)
 #define TG_ENTRY_ACCESSED	(1ULL << 62)
-/* The page is part of a larger one, whose parts are not known. Nothing of it was cleared. */
+/*
+ * The page is part of one of 2 MiB, which has one accessed bit for all: its parts are not
+ * known one by one. That bit is cleared only if the range has all of the larger page.
+ * Without TG_ENTRY_PRESENT: no memory of the kernel's, and nothing of it was read.
+ */
 #define TG_ENTRY_LARGE		(1ULL << 61)
 
 struct tg_scan {
@@ -87,8 +98,14 @@ struct tg_exchange {
 	__u32 version;
 	__u32 flags;
 	__s32 pid;
+	/* 0: the same process. */
+	__s32 other;
 	__u32 count;
-	/* Two arrays of `count` addresses: pair by pair they lie on different nodes. */
+	__u32 zero;
+	/*
+	 * Two arrays of `count` addresses, the first of `pid`, the second of `other`: pair by
+	 * pair they lie on different nodes. An address is named once.
+	 */
 	__u64 first;
 	__u64 second;
 	/* An array of as many __s32: 0, or a negative error number. */

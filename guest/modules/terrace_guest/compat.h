@@ -35,4 +35,11 @@ static inline pmd_t tg_pmd_read(pmd_t *pmd)
 #define tg_pte_devmap(pte)	false
 #endif
 
+/* 6.12: large entries without a page of their own. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+#define tg_pmd_special(pmd)	pmd_special(pmd)
+#else
+#define tg_pmd_special(pmd)	false
+#endif
+
 #endif

@@ -7,6 +7,7 @@
 #include <linux/gfp.h>
 #include <linux/nodemask.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -114,17 +115,21 @@ static int have_block(struct tg_file *file, struct mm_struct *mm,
 static int move_batch(struct tg_file *file, struct mm_struct *mm,
 		      struct tg_consolidate *call, struct batch *batch)
 {
+	int err = 0;
 	u32 i;
 
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
-	for (i = 0; i < call->count; i++) {
+	for (i = 0; i < call->count && !err; i++) {
 		batch->statuses[i] = move_into(&file->block, mm, batch->addresses[i]);
 		call->moved += !batch->statuses[i];
+		if (fatal_signal_pending(current))
+			err = -EINTR;
 		cond_resched();
 	}
 	mmap_read_unlock(mm);
-	return 0;
+	tg_count(TG_CALL_CONSOLIDATE, call->moved);
+	return err;
 }
 
 static int check(const struct tg_consolidate *call)

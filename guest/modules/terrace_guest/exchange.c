@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * EXCHANGE: pairs of pages of a process change their nodes, also if neither has a free
+ * EXCHANGE: pairs of pages of one process or two change their nodes, also if neither has a free
  * page. Each goes to a page that is kept on the other's node; the frames that they leave
  * are kept in turn.
  */
 #include <linux/err.h>
+#include <linux/rwsem.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -17,8 +19,15 @@ struct batch {
 	s32 statuses[TG_BATCH_MAX];
 };
 
+/* The processes whose pages the first and the second of a pair are; often one. */
+struct pair {
+	struct mm_struct *first;
+	struct mm_struct *second;
+};
+
 /* One page of a pair. */
 struct side {
+	struct mm_struct *mm;
 	unsigned long address;
 	struct vm_area_struct *vma;
 	struct page *page;
@@ -26,9 +35,9 @@ struct side {
 	struct page *to;
 };
 
-static int find_side(struct mm_struct *mm, struct side *side)
+static int find_side(struct side *side)
 {
-	return tg_page_find(mm, side->address, &side->vma, &side->page);
+	return tg_page_find(side->mm, side->address, &side->vma, &side->page);
 }
 
 static void put_spare(struct side *side)
@@ -48,17 +57,16 @@ static int move_side(struct side *side)
 }
 
 /* Moves a page home again whose pair could not follow it, to the page kept for that. */
-static bool undo(struct mm_struct *mm, struct side *moved, struct side *other)
+static bool undo(struct side *moved, struct side *other)
 {
 	moved->to = other->to;
-	if (!moved->to || find_side(mm, moved) || move_side(moved))
+	if (!moved->to || find_side(moved) || move_side(moved))
 		return false;
 	other->to = NULL;
 	return true;
 }
 
-static int exchange_sides(struct mm_struct *mm, struct side *a, struct side *b,
-			  u32 *halves)
+static int exchange_sides(struct side *a, struct side *b, u32 *halves)
 {
 	int nodes[2] = { page_to_nid(a->page), page_to_nid(b->page) };
 	int err;
@@ -70,7 +78,7 @@ static int exchange_sides(struct mm_struct *mm, struct side *a, struct side *b,
 	err = a->to && b->to ? move_side(a) : -ENOMEM;
 	if (!err) {
 		err = move_side(b);
-		if (err && !undo(mm, a, b))
+		if (err && !undo(a, b))
 			*halves += 1;
 		/* The frames that they left: nobody else should have them before. */
 		tg_pool_refill(nodes[0]);
@@ -79,15 +87,16 @@ static int exchange_sides(struct mm_struct *mm, struct side *a, struct side *b,
 	return err;
 }
 
-static int exchange_pair(struct mm_struct *mm, u64 first, u64 second, u32 *halves)
+static int exchange_pair(const struct pair *of, u64 first, u64 second, u32 *halves)
 {
-	struct side a = { .address = first }, b = { .address = second };
-	int err = find_side(mm, &a);
+	struct side a = { .mm = of->first, .address = first };
+	struct side b = { .mm = of->second, .address = second };
+	int err = find_side(&a);
 
 	if (!err)
-		err = find_side(mm, &b);
+		err = find_side(&b);
 	if (!err)
-		err = exchange_sides(mm, &a, &b, halves);
+		err = exchange_sides(&a, &b, halves);
 	/* An undone side has the other's. */
 	if (a.to == b.to)
 		b.to = NULL;
@@ -96,22 +105,77 @@ static int exchange_pair(struct mm_struct *mm, u64 first, u64 second, u32 *halve
 	return err;
 }
 
-static int exchange_batch(struct mm_struct *mm, struct tg_exchange *call,
+/* Whether a page of a pair was named before: it would go back. */
+static bool is_named_twice(const struct pair *of, const struct batch *batch, u32 i)
+{
+	bool same = of->first == of->second;
+	u64 a = batch->first[i], b = batch->second[i];
+	u32 j;
+
+	for (j = 0; j < i; j++) {
+		if (a == batch->first[j] || b == batch->second[j])
+			return true;
+		if (same && (a == batch->second[j] || b == batch->first[j]))
+			return true;
+	}
+	return same && a == b;
+}
+
+/* In the order of their addresses, so that two callers do not wait for each other. */
+static int lock_pair(const struct pair *of)
+{
+	struct mm_struct *low = min(of->first, of->second);
+	struct mm_struct *high = max(of->first, of->second);
+
+	if (mmap_read_lock_killable(low))
+		return -EINTR;
+	if (low == high || !down_read_killable_nested(&high->mmap_lock, SINGLE_DEPTH_NESTING))
+		return 0;
+	mmap_read_unlock(low);
+	return -EINTR;
+}
+
+static void unlock_pair(const struct pair *of)
+{
+	mmap_read_unlock(of->first);
+	if (of->first != of->second)
+		mmap_read_unlock(of->second);
+}
+
+static int exchange_batch(const struct pair *of, struct tg_exchange *call,
 			  struct batch *batch)
 {
+	int err;
 	u32 i;
 
 	tg_pool_fill();
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
-	for (i = 0; i < call->count; i++) {
-		batch->statuses[i] = exchange_pair(mm, batch->first[i],
-						   batch->second[i], &call->halves);
+	err = lock_pair(of);
+	if (err)
+		return err;
+	for (i = 0; i < call->count && !err; i++) {
+		batch->statuses[i] = is_named_twice(of, batch, i) ? -EEXIST :
+			exchange_pair(of, batch->first[i], batch->second[i],
+				      &call->halves);
 		call->exchanged += !batch->statuses[i];
+		if (fatal_signal_pending(current))
+			err = -EINTR;
 		cond_resched();
 	}
-	mmap_read_unlock(mm);
-	return 0;
+	unlock_pair(of);
+	tg_count(TG_CALL_EXCHANGE, 2 * call->exchanged + call->halves);
+	return err;
+}
+
+static int find_pair(const struct tg_exchange *call, struct pair *of)
+{
+	of->first = tg_memory_of(call->pid);
+	if (IS_ERR(of->first))
+		return PTR_ERR(of->first);
+	of->second = tg_memory_of(call->other ? call->other : call->pid);
+	if (!IS_ERR(of->second))
+		return 0;
+	mmput(of->first);
+	return PTR_ERR(of->second);
 }
 
 static int read_lists(const struct tg_exchange *call, struct batch *batch)
@@ -125,30 +189,39 @@ static int read_lists(const struct tg_exchange *call, struct batch *batch)
 	return 0;
 }
 
+static int exchange(struct tg_exchange *call, struct batch *batch)
+{
+	struct pair of;
+	int err = read_lists(call, batch);
+
+	if (!err)
+		err = find_pair(call, &of);
+	if (err)
+		return err;
+	err = exchange_batch(&of, call, batch);
+	mmput(of.second);
+	mmput(of.first);
+	if (!err && copy_to_user(u64_to_user_ptr(call->statuses), batch->statuses,
+				 call->count * sizeof(s32)))
+		err = -EFAULT;
+	return err;
+}
+
 int tg_exchange(struct tg_exchange *call)
 {
-	struct mm_struct *mm;
 	struct batch *batch;
 	int err;
 
-	if (call->flags || call->pid <= 0 || !call->count || call->count > TG_BATCH_MAX)
+	if (call->flags || call->zero || call->pid <= 0 || call->other < 0)
+		return -EINVAL;
+	if (!call->count || call->count > TG_BATCH_MAX)
 		return -EINVAL;
 	batch = kzalloc(sizeof(*batch), GFP_KERNEL_ACCOUNT);
 	if (!batch)
 		return -ENOMEM;
 	call->exchanged = 0;
 	call->halves = 0;
-	err = read_lists(call, batch);
-	mm = err ? ERR_PTR(err) : tg_memory_of(call->pid);
-	if (IS_ERR(mm)) {
-		kfree(batch);
-		return PTR_ERR(mm);
-	}
-	err = exchange_batch(mm, call, batch);
-	mmput(mm);
-	if (!err && copy_to_user(u64_to_user_ptr(call->statuses), batch->statuses,
-				 call->count * sizeof(s32)))
-		err = -EFAULT;
+	err = exchange(call, batch);
 	kfree(batch);
 	return err;
 }

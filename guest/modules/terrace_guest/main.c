@@ -4,6 +4,7 @@
  *
  * Who opens it needs CAP_SYS_ADMIN; the descriptor works after that was dropped.
  */
+#include <linux/atomic.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -12,6 +13,13 @@
 #include <linux/uaccess.h>
 
 #include "terrace_guest.h"
+
+static atomic64_t pages[TG_CALLS];
+
+void tg_count(unsigned int call, u64 more)
+{
+	atomic64_add(more, &pages[call]);
+}
 
 static int tg_open(struct inode *inode, struct file *file)
 {
@@ -49,6 +57,7 @@ static long info(void __user *to)
 {
 	struct tg_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
 	long err = 0;
+	int i;
 
 	if (!info)
 		return -ENOMEM;
@@ -56,6 +65,8 @@ static long info(void __user *to)
 	info->calls = TG_CALLS;
 	say(&info->call[TG_CALL_SCAN], tg_flush_missing);
 	say(&info->call[TG_CALL_EXCHANGE], tg_pool_missing);
+	for (i = 0; i < TG_CALLS; i++)
+		info->pages[i] = atomic64_read(&pages[i]);
 	if (copy_to_user(to, info, sizeof(*info)))
 		err = -EFAULT;
 	kfree(info);

@@ -83,6 +83,7 @@ int tg_migrate(struct tg_migrate *call)
 			err = -EINTR;
 		cond_resched();
 	}
+	tg_count(TG_CALL_MIGRATE, call->moved);
 	if (!err && copy_to_user(u64_to_user_ptr(call->statuses), batch->statuses,
 				 call->count * sizeof(s32)))
 		err = -EFAULT;

@@ -83,6 +83,7 @@ int tg_page_find(struct mm_struct *mm, unsigned long address,
 	if (err)
 		return err;
 	switch (tg_table_with(mm, address, look_at, &found)) {
+	case TG_EMPTY:
 	case TG_NONE:
 		return -ENOENT;
 	case TG_LARGE:

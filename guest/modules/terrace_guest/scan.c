@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * SCAN: accessed bits of a process's base pages, read and cleared.
+ * SCAN: accessed bits of a process's pages, read and cleared.
  *
  * Processors keep translations, and set no bit for pages whose translation they keep:
- * after the bits were cleared all of the process's translations are flushed, once.
+ * after the bits of a GiB were cleared all of the process's translations are flushed, once.
  */
 #include <linux/page_idle.h>
 #include <linux/sched/mm.h>
@@ -12,23 +12,29 @@
 
 #include "terrace_guest.h"
 
-/* Memory that is scanned while the process's mmap_lock is held. */
+/* Memory whose entries are kept and copied out at once. */
 #define HOLD		(1UL << 30)
 /* Entries of one page table. */
 #define TABLE		(PTRS_PER_PTE * PAGE_SIZE)
 
-struct counts {
+/* A scan, and what it has found. */
+struct state {
+	struct mm_struct *mm;
+	bool clear;
+	/* The entries of one HOLD, and whether any is not 0. */
+	u64 *entries;
+	bool found;
+	/* A bit was cleared since the last flush. */
+	bool cleared;
 	u64 present;
 	u64 accessed;
-	bool cleared;
 };
 
 /* A run of pages that one table has. */
 struct run {
+	struct state *state;
 	unsigned long pages;
-	bool clear;
 	u64 *entries;
-	struct counts *counts;
 };
 
 /* Whether the page was accessed; the bit is cleared, and reclaim keeps the hint. */
@@ -44,7 +50,7 @@ static bool take_accessed(pte_t *entry, pte_t pte)
 static void scan_table(pte_t *entry, void *data)
 {
 	struct run *run = data;
-	struct counts *counts = run->counts;
+	struct state *state = run->state;
 	unsigned long i;
 
 	for (i = 0; i < run->pages; i++) {
@@ -54,65 +60,139 @@ static void scan_table(pte_t *entry, void *data)
 		if (!pte_present(pte))
 			continue;
 		run->entries[i] = TG_ENTRY_PRESENT | (pte_pfn(pte) & TG_ENTRY_FRAME);
-		counts->present++;
+		state->found = true;
+		state->present++;
 		accessed = pte_young(pte);
-		if (accessed && run->clear) {
+		if (accessed && state->clear) {
 			accessed = take_accessed(entry + i, pte);
-			counts->cleared |= accessed;
+			state->cleared |= accessed;
 		}
 		if (accessed) {
 			run->entries[i] |= TG_ENTRY_ACCESSED;
-			counts->accessed++;
+			state->accessed++;
 		}
 	}
 }
 
-/* Scans a part of a range while the mmap_lock is held. */
-static void scan_part(struct mm_struct *mm, unsigned long start,
-		      unsigned long end, bool clear, u64 *entries,
-		      struct counts *counts)
+/* Whether a page of 2 MiB was accessed; its bit is cleared if the run has all of it. */
+static bool leaf_accessed(pmd_t *entry, pmd_t pmd, const struct run *run)
 {
-	unsigned long at, next, i;
-
-	for (at = start; at < end; at = next) {
-		struct run run = {
-			.clear = clear,
-			.entries = entries + (at - start) / PAGE_SIZE,
-			.counts = counts,
-		};
-		struct vm_area_struct *vma;
-
-		next = min(end, (at & ~(TABLE - 1)) + TABLE);
-		run.pages = (next - at) / PAGE_SIZE;
-		vma = find_vma_intersection(mm, at, next);
-		/* Device memory has no pages; huge ones of a pool have other tables. */
-		if (!vma || vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_IO))
-			continue;
-		if (tg_table_with(mm, at, scan_table, &run) == TG_LARGE)
-			for (i = 0; i < run.pages; i++)
-				run.entries[i] = TG_ENTRY_LARGE;
-		cond_resched();
-	}
+	if (!pmd_young(pmd))
+		return false;
+	if (!run->state->clear || run->pages < PTRS_PER_PTE)
+		return true;
+	if (!test_and_clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&entry->pmd))
+		return false;
+	folio_set_young(page_folio(pmd_page(pmd)));
+	run->state->cleared = true;
+	return true;
 }
 
-/* Scans at most HOLD of a range; the entries are the caller's buffer. */
-static int scan_hold(struct mm_struct *mm, unsigned long start,
-		     unsigned long end, bool clear, u64 *entries,
-		     struct counts *counts)
+struct leaf {
+	struct run *run;
+	/* The first page of the run. */
+	unsigned long address;
+};
+
+static void scan_leaf(pmd_t *entry, void *data)
 {
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
-	counts->cleared = false;
-	scan_part(mm, start, end, clear, entries, counts);
-	if (counts->cleared)
-		tg_flush(mm);
-	mmap_read_unlock(mm);
+	struct leaf *leaf = data;
+	struct run *run = leaf->run;
+	pmd_t pmd = tg_pmd_read(entry);
+	u64 frame = pmd_pfn(pmd) + (leaf->address & (TABLE - 1)) / PAGE_SIZE;
+	u64 also = TG_ENTRY_LARGE | TG_ENTRY_PRESENT;
+	unsigned long i;
+
+	if (leaf_accessed(entry, pmd, run))
+		also |= TG_ENTRY_ACCESSED;
+	for (i = 0; i < run->pages; i++)
+		run->entries[i] = ((frame + i) & TG_ENTRY_FRAME) | also;
+}
+
+/* Something larger than a table's pages: often a page of 2 MiB, else left alone. */
+static void scan_large(struct run *run, unsigned long address)
+{
+	struct leaf leaf = { .run = run, .address = address };
+	unsigned long i;
+
+	run->state->found = true;
+	if (tg_leaf_with(run->state->mm, address, scan_leaf, &leaf))
+		return;
+	for (i = 0; i < run->pages; i++)
+		run->entries[i] = TG_ENTRY_LARGE;
+}
+
+/* Scans pages of one table and one mapping; returns where to go on. */
+static unsigned long scan_run(struct state *state, unsigned long at,
+			      unsigned long end, u64 *entries)
+{
+	unsigned long next = min(end, (at & ~(TABLE - 1)) + TABLE);
+	struct run run = {
+		.state = state,
+		.pages = (next - at) / PAGE_SIZE,
+		.entries = entries,
+	};
+
+	switch (tg_table_with(state->mm, at, scan_table, &run)) {
+	case TG_EMPTY:
+		return min(end, (at & PUD_MASK) + PUD_SIZE);
+	case TG_LARGE:
+		scan_large(&run, at);
+		break;
+	case TG_BASE:
+	case TG_NONE:
+		break;
+	}
+	return next;
+}
+
+/* Scans from an address on, until somebody waits for the lock; returns where to go on. */
+static unsigned long scan_locked(struct state *state, unsigned long start,
+				 unsigned long at, unsigned long end)
+{
+	struct mm_struct *mm = state->mm;
+
+	do {
+		struct vm_area_struct *vma = find_vma_intersection(mm, at, end);
+		unsigned long until;
+
+		if (!vma)
+			return end;
+		at = max(at, vma->vm_start);
+		until = min(end, vma->vm_end);
+		/* Device memory has no pages; huge ones of a pool have other tables. */
+		if (vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_IO))
+			at = until;
+		else
+			at = scan_run(state, at, until,
+				      state->entries + (at - start) / PAGE_SIZE);
+		cond_resched();
+	} while (at < end && !mmap_lock_is_contended(mm) && !fatal_signal_pending(current));
+	return at;
+}
+
+/* Scans at most HOLD of a range. */
+static int scan_hold(struct state *state, unsigned long start, unsigned long end)
+{
+	unsigned long at = start;
+
+	while (at < end) {
+		if (mmap_read_lock_killable(state->mm))
+			return -EINTR;
+		at = scan_locked(state, start, at, end);
+		mmap_read_unlock(state->mm);
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
+	if (state->cleared)
+		tg_flush(state->mm);
+	state->cleared = false;
 	return 0;
 }
 
 static int check(const struct tg_scan *scan)
 {
-	if (scan->flags & ~TG_SCAN_CLEAR || scan->zero)
+	if (scan->flags & ~(TG_SCAN_CLEAR | TG_SCAN_SPARSE) || scan->zero)
 		return -EINVAL;
 	if ((scan->start | scan->end) & ~PAGE_MASK || scan->start >= scan->end)
 		return -EINVAL;
@@ -121,40 +201,53 @@ static int check(const struct tg_scan *scan)
 	return 0;
 }
 
+static size_t entries_size(const struct tg_scan *scan)
+{
+	return min_t(u64, scan->end - scan->start, HOLD) / PAGE_SIZE * sizeof(u64);
+}
+
+static int scan_all(const struct tg_scan *scan, struct state *state)
+{
+	unsigned long at, next, size;
+	int err;
+
+	for (at = scan->start; at < scan->end; at = next) {
+		u64 to = scan->entries + (at - scan->start) / PAGE_SIZE * sizeof(u64);
+
+		/* Larger pages do not lie in two. */
+		next = min_t(u64, scan->end, (at & ~(HOLD - 1)) + HOLD);
+		size = (next - at) / PAGE_SIZE * sizeof(u64);
+		if (state->found)
+			memset(state->entries, 0, entries_size(scan));
+		state->found = false;
+		err = scan_hold(state, at, next);
+		if (err)
+			return err;
+		if (!state->found && scan->flags & TG_SCAN_SPARSE)
+			continue;
+		/* Without the lock: the caller's own memory may fault. */
+		if (copy_to_user(u64_to_user_ptr(to), state->entries, size))
+			return -EFAULT;
+	}
+	return 0;
+}
+
 int tg_scan(struct tg_scan *scan)
 {
-	bool clear = scan->flags & TG_SCAN_CLEAR;
-	struct counts counts = {};
-	unsigned long at, next, size;
-	struct mm_struct *mm;
-	u64 *entries;
+	struct state state = { .clear = scan->flags & TG_SCAN_CLEAR };
 	int err = check(scan);
 
 	if (err)
 		return err;
-	mm = tg_memory_of(scan->pid);
-	if (IS_ERR(mm))
-		return PTR_ERR(mm);
-	size = min_t(u64, scan->end - scan->start, HOLD) / PAGE_SIZE * sizeof(u64);
-	entries = kvzalloc(size, GFP_KERNEL_ACCOUNT);
-	if (!entries)
-		err = -ENOMEM;
-	for (at = scan->start; at < scan->end && !err; at = next) {
-		u64 to = scan->entries + (at - scan->start) / PAGE_SIZE * sizeof(u64);
-
-		next = min_t(u64, scan->end, at + HOLD);
-		size = (next - at) / PAGE_SIZE * sizeof(u64);
-		memset(entries, 0, size);
-		err = scan_hold(mm, at, next, clear, entries, &counts);
-		/* Without the lock: the caller's own memory may fault. */
-		if (!err && copy_to_user(u64_to_user_ptr(to), entries, size))
-			err = -EFAULT;
-		if (!err && fatal_signal_pending(current))
-			err = -EINTR;
-	}
-	kvfree(entries);
-	mmput(mm);
-	scan->present = counts.present;
-	scan->accessed = counts.accessed;
+	state.mm = tg_memory_of(scan->pid);
+	if (IS_ERR(state.mm))
+		return PTR_ERR(state.mm);
+	state.entries = kvzalloc(entries_size(scan), GFP_KERNEL_ACCOUNT);
+	err = state.entries ? scan_all(scan, &state) : -ENOMEM;
+	kvfree(state.entries);
+	mmput(state.mm);
+	tg_count(TG_CALL_SCAN, state.present);
+	scan->present = state.present;
+	scan->accessed = state.accessed;
 	return err;
 }

@@ -68,7 +68,7 @@ enum tg_found tg_table_with(struct mm_struct *mm, unsigned long address,
 	pmd_t pmd;
 
 	if (!entry)
-		return large ? TG_LARGE : TG_NONE;
+		return large ? TG_LARGE : TG_EMPTY;
 	rcu_read_lock();
 	do {
 		pmd = tg_pmd_read(entry);
@@ -84,4 +84,31 @@ enum tg_found tg_table_with(struct mm_struct *mm, unsigned long address,
 	} while (!same);
 	rcu_read_unlock();
 	return found;
+}
+
+/* Whether an entry maps a page of 2 MiB that the kernel made of its own memory. */
+static bool is_large_page(pmd_t pmd)
+{
+	if (!pmd_present(pmd) || !pmd_trans_huge(pmd))
+		return false;
+	if (tg_pmd_devmap(pmd) || tg_pmd_special(pmd) || !pfn_valid(pmd_pfn(pmd)))
+		return false;
+	return !is_zone_device_page(pmd_page(pmd));
+}
+
+bool tg_leaf_with(struct mm_struct *mm, unsigned long address, tg_leaf_fn *use,
+		  void *data)
+{
+	bool large = false, is_there;
+	pmd_t *entry = middle(mm, address, &large);
+	spinlock_t *lock;
+
+	if (!entry)
+		return false;
+	lock = pmd_lock(mm, entry);
+	is_there = is_large_page(tg_pmd_read(entry));
+	if (is_there)
+		use(entry, data);
+	spin_unlock(lock);
+	return is_there;
 }

@@ -24,6 +24,9 @@ struct tg_file {
 	struct tg_block block;
 };
 
+/* main.c: pages that a call found or moved, for INFO. */
+void tg_count(unsigned int call, u64 more);
+
 /* symbols.c: symbols that the kernel does not export. */
 void tg_symbols_find(void);
 int tg_flush_missing(const char **why);
@@ -31,6 +34,8 @@ void tg_flush(struct mm_struct *mm);
 
 /* table.c: page tables of a process. */
 enum tg_found {
+	/* No table for all of the GiB around the address. */
+	TG_EMPTY,
 	TG_NONE,
 	TG_BASE,
 	TG_LARGE,
@@ -41,6 +46,10 @@ struct mm_struct *tg_memory_of(pid_t pid);
 typedef void tg_table_fn(pte_t *entry, void *data);
 enum tg_found tg_table_with(struct mm_struct *mm, unsigned long address,
 			    tg_table_fn *use, void *data);
+/* The same for the entry of a page of 2 MiB; false if there is no such page now. */
+typedef void tg_leaf_fn(pmd_t *entry, void *data);
+bool tg_leaf_with(struct mm_struct *mm, unsigned long address, tg_leaf_fn *use,
+		  void *data);
 
 /* page.c: pages that may be moved, and moving one. */
 int tg_page_allows(struct page *page);

@@ -67,9 +67,23 @@ pub fn selftest(module: &str) -> Result<PathBuf> {
             "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o",
         ])
         .arg(&built)
-        .arg(source.join("selftest/selftest.c"));
+        .args(files_ending_in("c", &source.join("selftest"))?);
     host::output(&mut compiler)?;
     Ok(built)
+}
+
+/// The files of a folder with this ending, in the order of their names.
+fn files_ending_in(ending: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("no {}", folder.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn sources() -> Result<Vec<PathBuf>> {
