@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 use super::test::Test;
 use crate::control::lab::Lab;
 use crate::guests::{module, tiered};
+use crate::machine::kernel::{Kernel, OLDEST};
 
 /// The module.
 const MODULE: &str = "terrace_guest";
@@ -13,14 +14,19 @@ const MARK: &str = "module-begins";
 /// Memory that may be missing after it is gone, MiB: the kernel's own caches. Each try moves 60 MiB.
 const NEAR_MIB: u64 = 8;
 
-pub const TESTS: &[Test] = &[Test::on_guest(
-    "the_guest_module_moves_pages_beside_a_writer",
-    moves_pages,
-)];
+pub const TESTS: &[Test] = &[
+    Test::on_guest("the_guest_module_moves_pages_beside_a_writer", || {
+        moves_pages(&Kernel::get(false)?)
+    }),
+    Test::on_guest(
+        "the_guest_module_moves_pages_beside_a_writer_on_6_1",
+        || moves_pages(&Kernel::of(OLDEST, false)?),
+    ),
+];
 
 /// Scattered pages of a program that goes on writing them are found, gathered, exchanged and sent, again and again.
-fn moves_pages() -> Result<()> {
-    let mut guest = module::start(MODULE)?;
+fn moves_pages(kernel: &Kernel) -> Result<()> {
+    let mut guest = module::start(MODULE, kernel)?;
     guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
     let before = free_mib(&mut guest)?;
     guest.check(&format!("insmod /{MODULE}.ko"))?;
