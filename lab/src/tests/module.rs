@@ -1,11 +1,14 @@
 //! Tests of the guest module, which is optional.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 
 use super::test::Test;
 use crate::control::lab::Lab;
 use crate::guests::{module, tiered};
 use crate::machine::kernel::{Kernel, OLDEST};
+use crate::modules::{self, Mutation};
 
 /// The module.
 const MODULE: &str = "terrace_guest";
@@ -13,6 +16,30 @@ const MODULE: &str = "terrace_guest";
 const MARK: &str = "module-begins";
 /// Memory that may be missing after it is gone, MiB: the kernel's own caches. Each try moves 60 MiB.
 const NEAR_MIB: u64 = 8;
+
+/// A page is copied before it is taken out of the tables and forgotten: what is written meanwhile is lost.
+const EARLY_COPY: Mutation = Mutation {
+    file: "page.c",
+    from: "	int err = migrate_vma_setup(&args);
+
+	if (err)
+		return err;
+	if (is_same(src, page))
+		dst = copy(page, to);
+",
+    to: "	int err;
+
+	copy_highpage(to, page);
+	err = migrate_vma_setup(&args);
+	if (err)
+		return err;
+	if (is_same(src, page)) {
+		get_page(to);
+		lock_page(to);
+		dst = migrate_pfn(page_to_pfn(to));
+	}
+",
+};
 
 pub const TESTS: &[Test] = &[
     Test::on_guest("the_guest_module_moves_pages_beside_a_writer", || {
@@ -22,6 +49,7 @@ pub const TESTS: &[Test] = &[
         "the_guest_module_moves_pages_beside_a_writer_on_6_1",
         || moves_pages(&Kernel::of(OLDEST, false)?),
     ),
+    Test::on_guest("a_copy_before_the_flush_is_caught", early_copy),
 ];
 
 /// Scattered pages of a program that goes on writing them are found, gathered, exchanged and sent, again and again.
@@ -63,6 +91,29 @@ fn moves_pages(kernel: &Kernel) -> Result<()> {
         "{before} MiB were free, {after} are"
     );
     tiered::expect_a_quiet_kernel(&mut guest, MARK)
+}
+
+/// The module's test of itself sees that writes are lost.
+fn early_copy() -> Result<()> {
+    let kernel = Kernel::get(false)?;
+    let mutant = modules::build_mutant(&kernel, MODULE, &EARLY_COPY)?;
+    let mut guest = module::start(MODULE, &kernel)?;
+    guest.push(&mutant, &format!("/{MODULE}.ko"))?;
+    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    let said = guest.run("/selftest", Duration::from_secs(120))?;
+    print!("{}", said.stdout);
+    let wrong = said.stdout.lines().any(|line| {
+        line.starts_with("CONSOLIDATE: ")
+            && line.ends_with(" words are wrong")
+            && !line.ends_with(" 0 words are wrong")
+    });
+    ensure!(
+        wrong && said.exit != 0 && said.stdout.ends_with("FAILED\n"),
+        "{} with {}",
+        said.stdout,
+        said.exit
+    );
+    Ok(())
 }
 
 fn free_mib(guest: &mut Lab) -> Result<u64> {
