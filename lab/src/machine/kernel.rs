@@ -51,6 +51,16 @@ impl Kernel {
         Ok(Self { version, folder })
     }
 
+    /// A kernel in a folder that is laid out as Debian's packages are.
+    pub(super) fn in_folder(version: String, folder: PathBuf) -> Self {
+        Self { version, folder }
+    }
+
+    /// The tree that modules are built against, if it came with the kernel.
+    pub fn tree(&self) -> Option<PathBuf> {
+        Some(self.folder.join("build")).filter(|tree| tree.exists())
+    }
+
     /// The kernel image.
     pub fn image(&self) -> PathBuf {
         self.folder.join(format!("boot/vmlinuz-{}", self.version))
@@ -202,7 +212,8 @@ fn fetch(package: &str, folder: &Path) -> Result<()> {
     fs::rename(&partial, folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-fn download(package: &str, folder: &Path) -> Result<()> {
+/// Downloads a package into a folder.
+pub(super) fn download(package: &str, folder: &Path) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.args(["download", "-q", package]).current_dir(folder);
     host::output(&mut apt).map(drop)

@@ -31,6 +31,13 @@ pub struct Headers {
 impl Headers {
     /// The headers of a kernel's very version, fetched if they are not there.
     pub fn of(kernel: &Kernel) -> Result<Self> {
+        if let Some(folder) = kernel.tree() {
+            return Ok(Self {
+                version: kernel.version.clone(),
+                folder,
+                sparse: Self::of(&Kernel::get(false)?)?.sparse,
+            });
+        }
         Self::of_version(kernel.version.clone())
     }
 

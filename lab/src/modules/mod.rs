@@ -192,6 +192,7 @@ fn compile(headers: &Headers, source: &Path, place: &str) -> Result<PathBuf> {
         .arg(&headers.folder)
         .arg(format!("M={}", folder.display()))
         .args(["W=1", "KCFLAGS=-Werror", "C=1"])
+        .arg(format!("CC={}", headers::COMPILER))
         .arg(format!("CHECK={} -Wsparse-error", headers.sparse.display()))
         .arg("modules");
     host::output(&mut make)?;

@@ -1,14 +1,16 @@
 //! Tests of the guest module, which is optional.
 
+mod long;
+
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::test::Test;
 use crate::control::lab::Lab;
 use crate::guests::{module, tiered};
 use crate::machine::kernel::{Kernel, OLDEST};
 use crate::modules::{self, Mutation};
+use crate::tests::test::Test;
 
 /// The module.
 const MODULE: &str = "terrace_guest";
@@ -52,12 +54,26 @@ pub const TESTS: &[Test] = &[
     Test::on_guest("a_copy_before_the_flush_is_caught", early_copy),
 ];
 
+/// The tests that take minutes.
+pub const LONG_TESTS: &[Test] = &[
+    Test::on_guest("the_guest_module_under_ten_minutes_of_stress", || {
+        long::stress(&Kernel::get(false)?)
+    }),
+    Test::on_guest(
+        "the_guest_module_under_ten_minutes_of_stress_on_6_1",
+        || long::stress(&Kernel::of(OLDEST, false)?),
+    ),
+    Test::on_guest(
+        "the_guest_module_on_a_kernel_that_checks_itself",
+        long::on_a_checked_kernel,
+    ),
+    Test::on_guest("the_guest_module_tells_its_timings", long::timings),
+];
+
 /// Scattered pages of a program that goes on writing them are found, gathered, exchanged and sent, again and again.
 fn moves_pages(kernel: &Kernel) -> Result<()> {
     let mut guest = module::start(MODULE, kernel)?;
-    guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
-    let before = free_mib(&mut guest)?;
-    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    let before = load(&mut guest)?;
     let said = guest.check("/selftest")?;
     print!("{said}");
     ensure!(
@@ -80,17 +96,30 @@ fn moves_pages(kernel: &Kernel) -> Result<()> {
         "exec 3</dev/{MODULE}; rmmod {MODULE} 2>&1 && echo unloaded; exec 3<&-; rmmod {MODULE}"
     ))?;
     ensure!(!in_use.contains("unloaded"), "in use: {in_use}");
+    expect_nothing_left(&mut guest, before)
+}
+
+/// Loads the module; returns the free memory before, MiB.
+fn load(guest: &mut Lab) -> Result<u64> {
+    guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
+    let free = free_mib(guest)?;
+    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    Ok(free)
+}
+
+/// Fails if the module, which was unloaded, took pages along, or the kernel complained since it was loaded.
+fn expect_nothing_left(guest: &mut Lab, before: u64) -> Result<()> {
     let isolated = guest.check("grep nr_isolated /proc/vmstat")?;
     ensure!(
         isolated.lines().all(|line| line.ends_with(" 0")),
         "{isolated}"
     );
-    let after = free_mib(&mut guest)?;
+    let after = free_mib(guest)?;
     ensure!(
         after + NEAR_MIB >= before,
         "{before} MiB were free, {after} are"
     );
-    tiered::expect_a_quiet_kernel(&mut guest, MARK)
+    tiered::expect_a_quiet_kernel(guest, MARK)
 }
 
 /// The module's test of itself sees that writes are lost.
