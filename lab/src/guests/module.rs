@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use terrace_lab_programs::port;
 
 use crate::control::lab::Lab;
@@ -20,21 +20,22 @@ const NAME: &str = "module";
 /// Memory of each of the guest's two nodes, MiB.
 const NODE_MIB: u64 = 256;
 
-/// Boots the guest and stores a module in it, `/NAME.ko`, and that module's test of itself, `/selftest`.
-pub fn start(module: &str) -> Result<Lab> {
+/// Modules that the control program needs where they are not part of the kernel.
+const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+
+/// Boots the guest with a kernel and stores a module in it that was built for that, `/NAME.ko`, and that module's test of
+/// itself, `/selftest`.
+pub fn start(module: &str, kernel: &Kernel) -> Result<Lab> {
     let mut qemu = emulator::command()?;
-    qemu.args(options()?);
+    qemu.args(options(kernel)?);
     let mut guest = Lab::without_guests(Process::start_command(NAME, qemu, Lifetime::Task)?)?;
-    let built = modules::build()?;
-    let file = format!("{module}.ko");
-    let object = built.iter().find(|path| path.ends_with(&file));
-    let object = object.with_context(|| format!("no module {module} was built"))?;
-    guest.push(object, &format!("/{file}"))?;
-    guest.push(&modules::selftest(module)?, "/selftest")?;
+    let object = modules::build_for(kernel, module)?;
+    guest.push(&object, &format!("/{module}.ko"))?;
+    guest.push(&modules::program(module, "selftest")?, "/selftest")?;
     Ok(guest)
 }
 
-fn options() -> Result<Vec<String>> {
+fn options(kernel: &Kernel) -> Result<Vec<String>> {
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
          -cpu EPYC-Rome,-svm -smp 2 -m {ram} \
@@ -46,22 +47,24 @@ fn options() -> Result<Vec<String>> {
         ram = 2 * NODE_MIB,
         control = port::CONTROL,
     );
-    let kernel = Kernel::get(false)?;
     Ok(options::of_guest(
         &text,
         &kernel.image(),
-        &initrd()?,
+        &initrd(kernel)?,
         "console=ttyS0 panic=-1 quiet",
     ))
 }
 
-fn initrd() -> Result<PathBuf> {
+fn initrd(kernel: &Kernel) -> Result<PathBuf> {
     let mut image = Image::default();
     image
         .console()
         .bytes("init", include_bytes!("module.sh"))
         .copy("bin/busybox", &host::find("bin/busybox")?)
         .copy("bin/lab-host", &programs::build_lab()?.host);
+    for (number, (name, module)) in kernel.modules(&MODULES)?.into_iter().enumerate() {
+        image.bytes(&format!("modules/{number:02}-{name}.ko"), &module);
+    }
     let path = places::lab("module")?.join("initrd");
     image.write(&mut BufWriter::new(File::create(&path)?))?;
     Ok(path)

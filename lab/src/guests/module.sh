@@ -7,6 +7,9 @@ export PATH=/bin:/sbin HOME=/
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+for module in /modules/*.ko; do
+    [ -e "$module" ] && insmod "$module"
+done
 # What moves pages shall be the module alone.
 echo 0 >/proc/sys/kernel/numa_balancing
 

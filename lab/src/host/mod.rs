@@ -135,7 +135,7 @@ fn install_now(packages: &[&str]) -> Result<()> {
 }
 
 /// Tries something, and again with new package lists: they may be missing, or older than the archive.
-fn or_with_new_lists(attempt: impl Fn() -> Result<()>) -> Result<()> {
+pub fn or_with_new_lists(attempt: impl Fn() -> Result<()>) -> Result<()> {
     attempt().or_else(|_| {
         refresh_package_lists()?;
         attempt()

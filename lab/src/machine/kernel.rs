@@ -1,6 +1,6 @@
-//! Debian's newest 6.12 cloud kernel, which both L1 and L2 run.
+//! Debian's newest cloud kernels: of 6.12, which both L1 and L2 run, and of 6.1, for the guest's modules.
 //!
-//! Versions vanish from the archive, so none is named here: the newest is found and stored.
+//! Versions vanish from the archive, so none is named here: the newest of a series is found and stored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,16 @@ use anyhow::{Context, Result, bail};
 use crate::progress::say;
 use crate::{host, places};
 
-const PREFIX: &str = "linux-image-6.12.";
+/// The series of the lab's own kernel.
+const OURS: &str = "6.12.";
+/// The oldest series that the guest's modules are for, Debian 12's own.
+pub const OLDEST: &str = "6.1.";
+
+const PREFIX: &str = "linux-image-";
 const SUFFIX: &str = "-cloud-amd64-unsigned";
 
 /// Modules that L1 loads, in this order.
 pub const MODULES: [&str; 3] = ["irqbypass", "kvm", "kvm-amd"];
-
-const MODULE_FOLDERS: [&str; 4] = [
-    "virt/lib",
-    "arch/x86/kvm",
-    "drivers/virtio",
-    "drivers/block",
-];
 
 /// An unpacked kernel.
 pub struct Kernel {
@@ -32,19 +30,35 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel at hand, or the newest of the archive if there is none or `refresh` is set.
+    /// The lab's kernel: the one at hand, or the newest of the archive if there is none or `refresh` is set.
     pub fn get(refresh: bool) -> Result<Self> {
+        Self::of(OURS, refresh)
+    }
+
+    /// A kernel of this series, as [`Kernel::get`] has it.
+    pub fn of(series: &str, refresh: bool) -> Result<Self> {
         let kernels = places::cache("kernel")?;
-        if !refresh && let Some(kernel) = newest_at_hand(&kernels)? {
+        if !refresh && let Some(kernel) = newest_at_hand(&kernels, series)? {
             return Ok(kernel);
         }
-        let package = newest_package()?;
+        let _lock = places::lock("kernel")?;
+        let package = newest_package(series)?;
         let version = version_of(&package).to_owned();
         let folder = kernels.join(&version);
         if !folder.exists() {
             fetch(&package, &folder)?;
         }
         Ok(Self { version, folder })
+    }
+
+    /// A kernel in a folder that is laid out as Debian's packages are.
+    pub(super) fn in_folder(version: String, folder: PathBuf) -> Self {
+        Self { version, folder }
+    }
+
+    /// The tree that modules are built against, if it came with the kernel.
+    pub fn tree(&self) -> Option<PathBuf> {
+        Some(self.folder.join("build")).filter(|tree| tree.exists())
     }
 
     /// The kernel image.
@@ -54,33 +68,81 @@ impl Kernel {
 
     /// A module, decompressed.
     pub fn module(&self, name: &str) -> Result<Vec<u8>> {
-        let root = self.folder.join("lib/modules").join(&self.version);
-        let candidates = MODULE_FOLDERS.iter().map(|folder| {
-            root.join("kernel")
-                .join(folder)
-                .join(format!("{name}.ko.xz"))
-        });
-        let packed = candidates
-            .clone()
-            .find(|path| path.exists())
-            .with_context(|| format!("no module {name} in {}", root.display()))?;
-        let output = host::program("usr/bin/xz")?
-            .arg("-dc")
-            .arg(&packed)
-            .output()?;
-        if !output.status.success() {
-            bail!("xz cannot decompress {}", packed.display());
+        let file = self.file(name)?;
+        decompressed(&file.with_context(|| format!("no module {name} of {}", self.version))?)
+    }
+
+    /// Modules and those that they need, by name, in the order in which they load. Those that the kernel does not have
+    /// as modules are left out.
+    pub fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut found = Vec::new();
+        for name in names {
+            self.add(name, &mut found)?;
         }
-        Ok(output.stdout)
+        Ok(found)
+    }
+
+    fn add(&self, name: &str, found: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+        if found.iter().any(|(known, _)| known == name) {
+            return Ok(());
+        }
+        let Some(file) = self.file(name)? else {
+            return Ok(());
+        };
+        let module = decompressed(&file)?;
+        for needed in needs(&module) {
+            self.add(&needed, found)?;
+        }
+        found.push((name.to_owned(), module));
+        Ok(())
+    }
+
+    /// The file of a module, if there is such a module.
+    fn file(&self, name: &str) -> Result<Option<PathBuf>> {
+        let root = self.folder.join("lib/modules").join(&self.version);
+        let list = root.join("modules.order");
+        let order =
+            fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+        // A module's own name has no dash, its file's may.
+        let plain = |name: &str| name.replace('-', "_");
+        let ending = plain(&format!("/{name}.ko"));
+        let mut paths = order.lines();
+        let Some(path) = paths.find(|path| plain(path).ends_with(&ending)) else {
+            return Ok(None);
+        };
+        // Debian compresses them since 6.12.
+        let plain = root.join(path);
+        let packed = plain.with_added_extension("xz");
+        Ok(Some(if packed.exists() { packed } else { plain }))
     }
 }
 
-fn newest_at_hand(kernels: &Path) -> Result<Option<Kernel>> {
+fn decompressed(file: &Path) -> Result<Vec<u8>> {
+    if file.extension().is_some_and(|end| end == "ko") {
+        return fs::read(file).with_context(|| format!("reading {}", file.display()));
+    }
+    let output = host::program("usr/bin/xz")?.arg("-dc").arg(file).output()?;
+    if !output.status.success() {
+        bail!("xz cannot decompress {}", file.display());
+    }
+    Ok(output.stdout)
+}
+
+/// The modules that a module needs, by its own word.
+fn needs(module: &[u8]) -> Vec<String> {
+    let mut words = module.split(|byte| *byte == 0);
+    let names = words.find_map(|word| word.strip_prefix(b"depends="));
+    let names = String::from_utf8_lossy(names.unwrap_or_default()).into_owned();
+    let names = names.split(',').filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
+}
+
+fn newest_at_hand(kernels: &Path, series: &str) -> Result<Option<Kernel>> {
     let mut versions = Vec::new();
     for entry in fs::read_dir(kernels)? {
         let version = entry?.file_name().to_string_lossy().into_owned();
         // A download in progress has another name.
-        if version.ends_with("-amd64") {
+        if version.starts_with(series) && version.ends_with("-amd64") {
             versions.push(version);
         }
     }
@@ -91,22 +153,22 @@ fn newest_at_hand(kernels: &Path) -> Result<Option<Kernel>> {
     }))
 }
 
-/// The package's name of the newest kernel in the archive.
-fn newest_package() -> Result<String> {
-    if let Some(package) = newest_in_lists()? {
+/// The package's name of the newest kernel of a series in the archive.
+fn newest_package(series: &str) -> Result<String> {
+    if let Some(package) = newest_in_lists(series)? {
         return Ok(package);
     }
     host::refresh_package_lists()?;
-    newest_in_lists()?.with_context(|| {
+    newest_in_lists(series)?.with_context(|| {
         format!(
-            "no package {PREFIX}*{SUFFIX} in apt's lists; add Debian's bookworm, \
+            "no package {PREFIX}{series}*{SUFFIX} in apt's lists; add Debian's bookworm, \
              bookworm-backports or trixie archive and run apt-get update"
         )
     })
 }
 
-fn newest_in_lists() -> Result<Option<String>> {
-    let pattern = format!("^{}.*{SUFFIX}$", PREFIX.replace('.', "\\."));
+fn newest_in_lists(series: &str) -> Result<Option<String>> {
+    let pattern = format!("^{PREFIX}{}.*{SUFFIX}$", series.replace('.', "\\."));
     let found = host::output(Command::new("apt-cache").args(["search", "--names-only", &pattern]))?;
     Ok(newest(&found))
 }
@@ -126,7 +188,7 @@ pub fn numbers(name: &str) -> Vec<u64> {
 }
 
 fn version_of(package: &str) -> &str {
-    let version = package.strip_prefix("linux-image-").unwrap_or(package);
+    let version = package.strip_prefix(PREFIX).unwrap_or(package);
     version.strip_suffix("-unsigned").unwrap_or(version)
 }
 
@@ -150,7 +212,8 @@ fn fetch(package: &str, folder: &Path) -> Result<()> {
     fs::rename(&partial, folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-fn download(package: &str, folder: &Path) -> Result<()> {
+/// Downloads a package into a folder.
+pub(super) fn download(package: &str, folder: &Path) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.args(["download", "-q", package]).current_dir(folder);
     host::output(&mut apt).map(drop)
@@ -168,5 +231,31 @@ mod tests {
         let package = newest(listing).unwrap();
         assert_eq!(version_of(&package), "6.12.117+deb12-cloud-amd64");
         assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn each_series_has_its_own_newest_kernel() {
+        let root = std::env::temp_dir().join(format!("terrace-kernels-{}", std::process::id()));
+        let versions = [
+            "6.1.0-9-cloud-amd64",
+            "6.1.0-56-cloud-amd64",
+            "6.12.117+deb12-cloud-amd64",
+            "6.12.118+deb12-cloud-amd64.partial",
+        ];
+        for version in versions {
+            fs::create_dir_all(root.join(version)).unwrap();
+        }
+        let newest = |series| newest_at_hand(&root, series).unwrap();
+        assert_eq!(newest(OLDEST).unwrap().version, versions[1]);
+        assert_eq!(newest(OURS).unwrap().version, versions[2]);
+        assert!(newest("6.13.").is_none());
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_module_names_those_that_it_needs() {
+        let module = b"\x7fELF\0license=GPL\0depends=zsmalloc,lz4_compress\0name=zram\0";
+        assert_eq!(needs(module), ["zsmalloc", "lz4_compress"]);
+        assert!(needs(b"license=GPL\0depends=\0").is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! The machine that is L1: its parts, its process, and its snapshots.
 
 pub mod blueprint;
+pub mod checked;
 pub mod cpio;
 pub mod emulator;
 pub mod images;

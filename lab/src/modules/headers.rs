@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::machine::kernel::{Kernel, numbers};
+use crate::machine::kernel::{Kernel, OLDEST, numbers};
 use crate::progress::say;
 use crate::{host, places};
 
@@ -17,9 +17,6 @@ pub const COMPILER_PATH: &str = "usr/bin/gcc-12";
 
 const FLAVOUR: &str = "-cloud-amd64";
 const PACKAGE: &str = "linux-headers-";
-
-/// The oldest series that the modules are for, Debian 12's own.
-const OLDEST: &str = "6.1.";
 
 /// Headers that modules can be built against.
 pub struct Headers {
@@ -32,31 +29,24 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The headers of the lab's kernel, fetched if they are not there.
-    pub fn get() -> Result<Self> {
-        Self::of(Kernel::get(false)?.version)
+    /// The headers of a kernel's very version, fetched if they are not there.
+    pub fn of(kernel: &Kernel) -> Result<Self> {
+        if let Some(folder) = kernel.tree() {
+            return Ok(Self {
+                version: kernel.version.clone(),
+                folder,
+                sparse: Self::of(&Kernel::get(false)?)?.sparse,
+            });
+        }
+        Self::of_version(kernel.version.clone())
     }
 
-    /// The headers of the oldest kernel that the modules are for and of the newest one at hand, if it is not the
+    /// The headers of the oldest kernel that the modules are for and of the newest one that apt has, if it is not the
     /// lab's.
     pub fn others() -> Result<Vec<Self>> {
         let labs = Kernel::get(false)?.version;
-        let known = at_hand(OLDEST)?;
-        let mut offered = offered()?;
-        if known.is_none() && offered.is_empty() {
-            host::refresh_package_lists()?;
-            offered = self::offered()?;
-        }
-        let of_oldest = |version: &&String| version.starts_with(OLDEST);
-        let oldest = known
-            .or_else(|| newest(offered.iter().filter(of_oldest)))
-            .with_context(|| {
-                format!(
-                    "no package {PACKAGE}{OLDEST}*{FLAVOUR} in apt's lists; add Debian's bookworm archive and run \
-                     apt-get update"
-                )
-            })?;
-        let mut versions = vec![oldest];
+        let mut versions = vec![Kernel::of(OLDEST, false)?.version];
+        let offered = offered()?;
         let later = |version: &&String| numbers(version) > numbers(&labs);
         let mut newer: Vec<&String> = offered.iter().filter(later).collect();
         newer.sort_by_key(|version| std::cmp::Reverse(numbers(version)));
@@ -67,10 +57,10 @@ impl Headers {
                 break;
             }
         }
-        versions.into_iter().map(Self::of).collect()
+        versions.into_iter().map(Self::of_version).collect()
     }
 
-    fn of(version: String) -> Result<Self> {
+    fn of_version(version: String) -> Result<Self> {
         let base = version
             .strip_suffix(FLAVOUR)
             .with_context(|| format!("kernel {version} is not of the flavour {FLAVOUR}"))?;
@@ -105,23 +95,6 @@ fn offered() -> Result<Vec<String>> {
         .filter_map(|line| line.split_whitespace().next());
     let versions = names.filter_map(|name| name.strip_prefix(PACKAGE));
     Ok(versions.map(str::to_owned).collect())
-}
-
-/// The newest version of a series that was fetched before.
-fn at_hand(series: &str) -> Result<Option<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(places::cache("headers")?)? {
-        let version = entry?.file_name().to_string_lossy().into_owned();
-        // A download in progress has another name.
-        if version.starts_with(series) && version.ends_with(FLAVOUR) {
-            found.push(version);
-        }
-    }
-    Ok(newest(found.iter()))
-}
-
-fn newest<'a>(versions: impl Iterator<Item = &'a String>) -> Option<String> {
-    versions.max_by_key(|version| numbers(version)).cloned()
 }
 
 /// The packages of a version's headers, and whether the compiler at hand is theirs.
@@ -163,7 +136,8 @@ fn fetch(version: &str, tree: &Path) -> Result<()> {
         if let Err(error) = download(version, &partial) {
             bail!(
                 "the archive has no headers of {version} any more ({error:#}); \
-                 get a newer kernel by `cargo xtask lab up --refresh`"
+                 remove {} to get a newer kernel",
+                places::cache("kernel")?.join(version).display()
             );
         }
     }
@@ -218,7 +192,5 @@ mod tests {
         let lab = " |Depends: linux-image-6.12.117+deb12-cloud-amd64\n  Depends: linux-base\n  Depends: gcc-12\n";
         assert_eq!(parts(lab), (vec![], true));
         assert!(!parts("  Depends: gcc-14-for-host\n").1);
-        let versions = ["6.1.0-9-cloud-amd64", "6.1.0-56-cloud-amd64"].map(str::to_owned);
-        assert_eq!(newest(versions.iter()).as_ref(), versions.get(1));
     }
 }

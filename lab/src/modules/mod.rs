@@ -12,9 +12,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::machine::kernel::Kernel;
 use crate::progress::say;
 use crate::{host, places};
 use headers::Headers;
+
+/// A change of a module that a test must find.
+pub struct Mutation {
+    /// The file that is changed.
+    pub file: &'static str,
+    /// The text that is replaced, which is in the file once.
+    pub from: &'static str,
+    /// What is there instead.
+    pub to: &'static str,
+}
 
 /// Packages that a build takes besides the headers: name, and a file by which to see that it is there.
 const TOOLS: [(&str, &str); 4] = [
@@ -28,17 +39,56 @@ const TOOLS: [(&str, &str); 4] = [
 pub fn build() -> Result<Vec<PathBuf>> {
     let _lock = places::lock("modules")?;
     host::install(&TOOLS)?;
-    let headers = Headers::get()?;
+    let headers = Headers::of(&Kernel::get(false)?)?;
     let target = places::target()?.join("modules");
     let mut built = Vec::new();
     for source in sources()? {
-        let object = compile(&headers, &source)?;
-        let module = target.join(object.file_name().context("a module without a name")?);
-        strip(&object, &module)?;
-        say(&format!("{} for {}", module.display(), headers.version));
-        built.push(module);
+        let object = compile(&headers, &source, &headers.version)?;
+        built.push(stripped(&object, &target, &headers)?);
     }
     Ok(built)
+}
+
+/// Builds a module for a kernel; returns the file, `target/modules/VERSION/NAME.ko`.
+pub fn build_for(kernel: &Kernel, module: &str) -> Result<PathBuf> {
+    build_at(kernel, &source(module), &kernel.version)
+}
+
+/// Builds a module in which one text is another; returns the file, `target/modules/mutant/NAME.ko`.
+///
+/// # Errors
+/// If the text is not in the file, or more than once.
+pub fn build_mutant(kernel: &Kernel, module: &str, mutation: &Mutation) -> Result<PathBuf> {
+    const PLACE: &str = "mutant";
+    let copy = places::target()?.join("modules/sources").join(module);
+    {
+        let _lock = places::lock("modules")?;
+        copy_changed(&source(module), &copy)?;
+        let path = copy.join(mutation.file);
+        let text = fs::read_to_string(&path)?;
+        let times = text.matches(mutation.from).count();
+        ensure!(
+            times == 1,
+            "what is to be replaced is {times} times in {}:\n{}",
+            mutation.file,
+            mutation.from
+        );
+        fs::write(path, text.replace(mutation.from, mutation.to))?;
+    }
+    build_at(kernel, &copy, PLACE)
+}
+
+/// Builds a module in the folder of a name; returns the file, `target/modules/PLACE/NAME.ko`.
+fn build_at(kernel: &Kernel, source: &Path, place: &str) -> Result<PathBuf> {
+    let _lock = places::lock("modules")?;
+    host::install(&TOOLS)?;
+    let headers = Headers::of(kernel)?;
+    let object = compile(&headers, source, place)?;
+    stripped(
+        &object,
+        &places::target()?.join("modules").join(place),
+        &headers,
+    )
 }
 
 /// Builds every module, and checks that it compiles for the other kernels.
@@ -47,7 +97,7 @@ pub fn check() -> Result<()> {
     let _lock = places::lock("modules")?;
     for headers in Headers::others()? {
         for source in sources()? {
-            let object = compile(&headers, &source)?;
+            let object = compile(&headers, &source, &headers.version)?;
             let name = object.file_stem().unwrap_or_default().display();
             say(&format!("{name} compiles for {}", headers.version));
         }
@@ -55,35 +105,36 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Builds a module's test of itself, a static program that runs in any guest.
-pub fn selftest(module: &str) -> Result<PathBuf> {
+/// Builds a program that tries a module, of the C files in the folder of its name beside the module's; it is static and
+/// runs in any guest.
+pub fn program(module: &str, name: &str) -> Result<PathBuf> {
     let _lock = places::lock("modules")?;
     host::install(&TOOLS)?;
-    let source = places::repository().join("guest/modules").join(module);
-    let built = places::target()?.join(format!("modules/{module}.selftest"));
+    let folder = source(module).join(name);
+    let built = places::target()?.join(format!("modules/{module}.{name}"));
     let mut compiler = Command::new(headers::COMPILER);
     compiler
         .args([
             "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o",
         ])
         .arg(&built)
-        .args(files_ending_in("c", &source.join("selftest"))?);
+        .args(files_of_c(&folder)?);
     host::output(&mut compiler)?;
     Ok(built)
 }
 
-/// The files of a folder with this ending, in the order of their names.
-fn files_ending_in(ending: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+fn files_of_c(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("no {}", folder.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|end| end == ending) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
+    let paths: Vec<PathBuf> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    let is_c = |path: &PathBuf| path.extension().is_some_and(|end| end == "c");
+    Ok(paths.into_iter().filter(is_c).collect())
+}
+
+/// The folder of a module.
+fn source(module: &str) -> PathBuf {
+    places::repository().join("guest/modules").join(module)
 }
 
 fn sources() -> Result<Vec<PathBuf>> {
@@ -129,11 +180,11 @@ fn copy_changed(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds one module in a folder of its own; returns the object, with debugging information.
-fn compile(headers: &Headers, source: &Path) -> Result<PathBuf> {
+/// Builds one module in a folder of its own, below that of a place; returns the object, with debugging information.
+fn compile(headers: &Headers, source: &Path, place: &str) -> Result<PathBuf> {
     let name = source.file_name().context("a module without a name")?;
     let build = places::target()?.join("modules/build");
-    let folder = build.join(&headers.version).join(name);
+    let folder = build.join(place).join(name);
     copy_changed(source, &folder)?;
     let mut make = Command::new("make");
     make.arg("--silent")
@@ -141,17 +192,26 @@ fn compile(headers: &Headers, source: &Path) -> Result<PathBuf> {
         .arg(&headers.folder)
         .arg(format!("M={}", folder.display()))
         .args(["W=1", "KCFLAGS=-Werror", "C=1"])
+        .arg(format!("CC={}", headers::COMPILER))
         .arg(format!("CHECK={} -Wsparse-error", headers.sparse.display()))
         .arg("modules");
     host::output(&mut make)?;
     Ok(folder.join(Path::new(name).with_added_extension("ko")))
 }
 
-/// Removes debugging information: it is nine tenths of a module, and an initrd holds it all.
-fn strip(object: &Path, module: &Path) -> Result<()> {
+/// Copies an object into a folder without its debugging information: it is nine tenths of a module, and an initrd
+/// holds it all.
+fn stripped(object: &Path, folder: &Path, headers: &Headers) -> Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let module = folder.join(object.file_name().context("a module without a name")?);
     let mut strip = Command::new("strip");
-    strip.arg("--strip-debug").arg("-o").args([module, object]);
-    host::output(&mut strip).map(drop)
+    strip
+        .arg("--strip-debug")
+        .arg("-o")
+        .args([module.as_path(), object]);
+    host::output(&mut strip)?;
+    say(&format!("{} for {}", module.display(), headers.version));
+    Ok(module)
 }
 
 #[cfg(test)]

@@ -41,10 +41,10 @@ fn suites() -> impl Iterator<Item = Suite> {
         .into_iter()
         .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
         .chain(long)
-        .chain([Suite {
+        .chain([module::LONG_TESTS, stock::LONG_TESTS].map(|tests| Suite {
             is_long: true,
-            ..Suite::of(stock::LONG_TESTS)
-        }])
+            ..Suite::of(tests)
+        }))
 }
 
 /// The tests whose names contain `only`; those that take minutes only if `long` is set.

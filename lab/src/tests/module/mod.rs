@@ -1,0 +1,151 @@
+//! Tests of the guest module, which is optional.
+
+mod long;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::control::lab::Lab;
+use crate::guests::{module, tiered};
+use crate::machine::kernel::{Kernel, OLDEST};
+use crate::modules::{self, Mutation};
+use crate::tests::test::Test;
+
+/// The module.
+const MODULE: &str = "terrace_guest";
+/// The line in the guest's log after which nothing may be complained of.
+const MARK: &str = "module-begins";
+/// Memory that may be missing after it is gone, MiB: the kernel's own caches. Each try moves 60 MiB.
+const NEAR_MIB: u64 = 8;
+
+/// A page is copied before it is taken out of the tables and forgotten: what is written meanwhile is lost.
+const EARLY_COPY: Mutation = Mutation {
+    file: "page.c",
+    from: "	int err = migrate_vma_setup(&args);
+
+	if (err)
+		return err;
+	if (is_same(src, page))
+		dst = copy(page, to);
+",
+    to: "	int err;
+
+	copy_highpage(to, page);
+	err = migrate_vma_setup(&args);
+	if (err)
+		return err;
+	if (is_same(src, page)) {
+		get_page(to);
+		lock_page(to);
+		dst = migrate_pfn(page_to_pfn(to));
+	}
+",
+};
+
+pub const TESTS: &[Test] = &[
+    Test::on_guest("the_guest_module_moves_pages_beside_a_writer", || {
+        moves_pages(&Kernel::get(false)?)
+    }),
+    Test::on_guest(
+        "the_guest_module_moves_pages_beside_a_writer_on_6_1",
+        || moves_pages(&Kernel::of(OLDEST, false)?),
+    ),
+    Test::on_guest("a_copy_before_the_flush_is_caught", early_copy),
+];
+
+/// The tests that take minutes.
+pub const LONG_TESTS: &[Test] = &[
+    Test::on_guest("the_guest_module_under_ten_minutes_of_stress", || {
+        long::stress(&Kernel::get(false)?)
+    }),
+    Test::on_guest(
+        "the_guest_module_under_ten_minutes_of_stress_on_6_1",
+        || long::stress(&Kernel::of(OLDEST, false)?),
+    ),
+    Test::on_guest(
+        "the_guest_module_on_a_kernel_that_checks_itself",
+        long::on_a_checked_kernel,
+    ),
+    Test::on_guest("the_guest_module_tells_its_timings", long::timings),
+];
+
+/// Scattered pages of a program that goes on writing them are found, gathered, exchanged and sent, again and again.
+fn moves_pages(kernel: &Kernel) -> Result<()> {
+    let mut guest = module::start(MODULE, kernel)?;
+    let before = load(&mut guest)?;
+    let said = guest.check("/selftest")?;
+    print!("{said}");
+    ensure!(
+        said.ends_with("ok\n") && !said.contains("does not work"),
+        "{said}"
+    );
+    // Twice as much, and a symbol of the kernel's less.
+    guest.check("/selftest && /selftest")?;
+    guest.check(&format!(
+        "rmmod {MODULE} && insmod /{MODULE}.ko hide=flush_tlb_mm_range"
+    ))?;
+    let said = guest.check("/selftest")?;
+    ensure!(
+        said.contains("SCAN: does not work here: the kernel has no flush_tlb_mm_range")
+            && said.contains("CONSOLIDATE: ")
+            && said.ends_with("ok\n"),
+        "{said}"
+    );
+    let in_use = guest.check(&format!(
+        "exec 3</dev/{MODULE}; rmmod {MODULE} 2>&1 && echo unloaded; exec 3<&-; rmmod {MODULE}"
+    ))?;
+    ensure!(!in_use.contains("unloaded"), "in use: {in_use}");
+    expect_nothing_left(&mut guest, before)
+}
+
+/// Loads the module; returns the free memory before, MiB.
+fn load(guest: &mut Lab) -> Result<u64> {
+    guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
+    let free = free_mib(guest)?;
+    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    Ok(free)
+}
+
+/// Fails if the module, which was unloaded, took pages along, or the kernel complained since it was loaded.
+fn expect_nothing_left(guest: &mut Lab, before: u64) -> Result<()> {
+    let isolated = guest.check("grep nr_isolated /proc/vmstat")?;
+    ensure!(
+        isolated.lines().all(|line| line.ends_with(" 0")),
+        "{isolated}"
+    );
+    let after = free_mib(guest)?;
+    ensure!(
+        after + NEAR_MIB >= before,
+        "{before} MiB were free, {after} are"
+    );
+    tiered::expect_a_quiet_kernel(guest, MARK)
+}
+
+/// The module's test of itself sees that writes are lost.
+fn early_copy() -> Result<()> {
+    let kernel = Kernel::get(false)?;
+    let mutant = modules::build_mutant(&kernel, MODULE, &EARLY_COPY)?;
+    let mut guest = module::start(MODULE, &kernel)?;
+    guest.push(&mutant, &format!("/{MODULE}.ko"))?;
+    guest.check(&format!("insmod /{MODULE}.ko"))?;
+    let said = guest.run("/selftest", Duration::from_secs(120))?;
+    print!("{}", said.stdout);
+    let wrong = said.stdout.lines().any(|line| {
+        line.starts_with("CONSOLIDATE: ")
+            && line.ends_with(" words are wrong")
+            && !line.ends_with(" 0 words are wrong")
+    });
+    ensure!(
+        wrong && said.exit != 0 && said.stdout.ends_with("FAILED\n"),
+        "{} with {}",
+        said.stdout,
+        said.exit
+    );
+    Ok(())
+}
+
+fn free_mib(guest: &mut Lab) -> Result<u64> {
+    guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
+    Ok((tiered::free_bytes(guest, 0)? + tiered::free_bytes(guest, 1)?) / tiered::MIB)
+}
