@@ -18,7 +18,7 @@ const LOG: &str = "/run/terrace/agent.log";
 const PID: &str = "/run/terrace/agent.pid";
 
 /// Longest time for anything that is counted in epochs of half a second.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The settings that a test changes in the agent's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub struct AgentSetup {
     pub min: &'static str,
     /// Most fast memory of all processes together.
     pub fast: &'static str,
+    /// More keys, before the first section.
+    pub head: &'static str,
     /// More sections of the configuration.
     pub sections: &'static str,
 }
@@ -48,6 +50,7 @@ impl AgentSetup {
         process: "lab-native",
         min: "32MiB",
         fast: "32MiB",
+        head: "",
         sections: "",
     };
 
@@ -66,10 +69,11 @@ impl AgentSetup {
             process,
             min,
             fast,
+            head,
             sections,
         } = self;
         format!(
-            "sampler = \"{sampler}\"\nroot = \"{root}\"\nmoves = {moves}\n\
+            "sampler = \"{sampler}\"\nroot = \"{root}\"\nmoves = {moves}\n{head}\
              [processes]\nnames = [\"{process}\"]\nmin = \"{min}\"\n\
              [capacity]\nfast = \"{fast}\"\n{sections}\n"
         )

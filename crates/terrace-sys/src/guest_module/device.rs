@@ -65,7 +65,7 @@ impl Device {
 }
 
 /// `_IOWR('t', number, T)`; INFO is `_IOR`.
-#[expect(
+#[allow(
     clippy::cast_possible_truncation,
     reason = "the type differs between C libraries"
 )]

@@ -146,7 +146,7 @@ impl GuestModule {
         entries: &mut Vec<u64>,
     ) -> Result<Scanned, SysError> {
         let wrong = |errno| failed("ioctl(SCAN)", process(pid), errno);
-        let whole = range.start % PAGE == 0 && range.end % PAGE == 0;
+        let whole = (range.start | range.end).is_multiple_of(PAGE);
         if !whole || range.is_empty() || range.end > 1 << 56 {
             return Err(wrong(libc::EINVAL));
         }

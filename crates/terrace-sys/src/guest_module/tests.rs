@@ -1,11 +1,11 @@
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 
 /// A module that keeps what it was asked, and answers the same to all.
 #[derive(Debug, Default)]
 struct Played {
-    asked: std::sync::Arc<Mutex<Vec<String>>>,
+    asked: Arc<Mutex<Vec<String>>>,
     fails: Errno,
     status: i32,
     info: abi::Info,
@@ -51,8 +51,8 @@ impl Calls for Played {
     }
 }
 
-fn played(played: Played) -> (GuestModule, std::sync::Arc<Mutex<Vec<String>>>) {
-    let asked = std::sync::Arc::clone(&played.asked);
+fn played(played: Played) -> (GuestModule, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::clone(&played.asked);
     (GuestModule::of(Box::new(played)), asked)
 }
 
@@ -83,8 +83,15 @@ fn long_lists_are_cut_into_batches() {
 fn senseless_ranges_are_refused_before_the_module_is_asked() {
     let (module, asked) = played(Played::default());
     let mut entries = Vec::new();
-    for range in [1..4096, 0..4095, 4096..4096, 8192..4096, 0..u64::MAX - 4095] {
-        let error = module.scan(7, range, true, &mut entries).unwrap_err();
+    let senseless = [
+        (1, 4096),
+        (0, 4095),
+        (4096, 4096),
+        (8192, 4096),
+        (0, u64::MAX - 4095),
+    ];
+    for (start, end) in senseless {
+        let error = module.scan(7, start..end, true, &mut entries).unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL);
     }
     let error = module.scan(u32::MAX, 0..4096, true, &mut entries);

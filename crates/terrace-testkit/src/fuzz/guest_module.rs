@@ -163,7 +163,7 @@ impl Calls for Liar {
                     (scan.version, scan.zero, scan.flags & !1),
                     (abi::VERSION, 0, 0)
                 );
-                assert!(scan.start % PAGE == 0 && scan.end % PAGE == 0 && scan.start < scan.end);
+                assert!((scan.start | scan.end).is_multiple_of(PAGE) && scan.start < scan.end);
                 assert!(scan.pid >= 0 && entries.len() as u64 == pages);
                 (scan.present, scan.accessed) = (bytes.word(), bytes.word());
             }

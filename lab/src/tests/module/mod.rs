@@ -1,5 +1,6 @@
 //! Tests of the guest module, which is optional.
 
+mod agent;
 mod long;
 
 use std::time::Duration;
@@ -52,6 +53,10 @@ pub const TESTS: &[Test] = &[
         || moves_pages(&Kernel::of(OLDEST, false)?),
     ),
     Test::on_guest("a_copy_before_the_flush_is_caught", early_copy),
+    Test::on_guest(
+        "the_agent_exchanges_pages_of_full_nodes_by_the_guest_module",
+        agent::full_nodes,
+    ),
 ];
 
 /// The tests that take minutes.
