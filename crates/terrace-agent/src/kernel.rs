@@ -95,7 +95,7 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
 /// Result of an exchange in place.
 #[derive(Debug)]
 pub struct Swapped {
-    /// Where the pages are now.
+    /// Places of the pages now.
     pub outcome: MigrationOutcome,
     /// Pairs that changed places.
     pub pairs: u64,

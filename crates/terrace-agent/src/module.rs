@@ -14,7 +14,7 @@ enum CallName {
     Exchange = 2,
 }
 
-/// What the agent uses of the module, each by a descriptor of its own: a call waits for another one of the same
+/// The parts of the module that the agent uses, each by a descriptor of its own: a call waits for another one of the same
 /// descriptor. Opening takes `CAP_SYS_ADMIN`, which the agent drops.
 #[derive(Clone, Debug)]
 pub struct ModuleParts {

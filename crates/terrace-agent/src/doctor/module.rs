@@ -104,7 +104,7 @@ fn call(state: &CallState) -> Finding {
     Finding::degraded(name, text, remedy(why))
 }
 
-/// What to change, by the module's reason (`guest/modules/terrace_guest`).
+/// Remedy by the module's reason (`guest/modules/terrace_guest`).
 fn remedy(why: &str) -> &'static str {
     let known = [
         (

@@ -18,9 +18,9 @@ pub const CONSOLIDATE_COMPACT: u32 = 1;
 pub const ENTRY_FRAME: u64 = (1 << 52) - 1;
 /// A page is there.
 pub const ENTRY_PRESENT: u64 = 1 << 63;
-/// It was accessed.
+/// The page was accessed.
 pub const ENTRY_ACCESSED: u64 = 1 << 62;
-/// It is part of a larger page, and what is said of it is said of all of that.
+/// The page is part of a larger page, and what is said of it is said of all of that.
 pub const ENTRY_LARGE: u64 = 1 << 61;
 
 /// One call, as INFO reports it.

@@ -14,7 +14,7 @@ pub type Errno = i32;
 /// One call with its argument and its lists. The addresses of the lists in the argument are the device's to fill in.
 #[derive(Debug)]
 pub enum Call<'a> {
-    /// What works.
+    /// The calls that work.
     Info(&'a mut abi::Info),
     /// Accessed bits: one entry for each page of the range.
     Scan(&'a mut abi::Scan, &'a mut [u64]),

@@ -95,7 +95,7 @@ fn number(bytes: &mut Bytes) -> u32 {
     }
 }
 
-/// What is left of the input; zeros after its end.
+/// The rest of the input; zeros after its end.
 #[derive(Debug)]
 struct Bytes(std::collections::VecDeque<u8>);
 
