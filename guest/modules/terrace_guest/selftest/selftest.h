@@ -43,6 +43,7 @@ void measure_stalls(void);
 double longest_stall(void);
 
 /* nodes.c */
+void keep_nodes(void);
 int has_two_nodes(void);
 int node_of(void *address);
 void send_page(void *address, int node);
