@@ -39,6 +39,12 @@ void send_page(void *address, int node)
 		fail("move_pages");
 }
 
+void settle(void)
+{
+	/* The kernel's own call sees to it before it moves anything. */
+	send_page(page_at(0), node_of(page_at(0)));
+}
+
 /* Pages of the hot ones, from one on. */
 void send_to(unsigned long from, unsigned long count, int node)
 {
