@@ -118,16 +118,19 @@ static int move_batch(struct tg_file *file, struct mm_struct *mm,
 	int err = 0;
 	u32 i;
 
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
 	for (i = 0; i < call->count && !err; i++) {
+		/* Page by page: who waits for the lock does not wait for a batch. */
+		if (mmap_read_lock_killable(mm)) {
+			err = -EINTR;
+			break;
+		}
 		batch->statuses[i] = move_into(&file->block, mm, batch->addresses[i]);
+		mmap_read_unlock(mm);
 		call->moved += !batch->statuses[i];
 		if (fatal_signal_pending(current))
 			err = -EINTR;
 		cond_resched();
 	}
-	mmap_read_unlock(mm);
 	tg_count(TG_CALL_CONSOLIDATE, call->moved);
 	return err;
 }

@@ -145,23 +145,24 @@ static void unlock_pair(const struct pair *of)
 static int exchange_batch(const struct pair *of, struct tg_exchange *call,
 			  struct batch *batch)
 {
-	int err;
+	int err = 0;
 	u32 i;
 
 	tg_pool_fill();
-	err = lock_pair(of);
-	if (err)
-		return err;
 	for (i = 0; i < call->count && !err; i++) {
+		/* Pair by pair: who waits for a lock does not wait for a batch. */
+		err = lock_pair(of);
+		if (err)
+			break;
 		batch->statuses[i] = is_named_twice(of, batch, i) ? -EEXIST :
 			exchange_pair(of, batch->first[i], batch->second[i],
 				      &call->halves);
+		unlock_pair(of);
 		call->exchanged += !batch->statuses[i];
 		if (fatal_signal_pending(current))
 			err = -EINTR;
 		cond_resched();
 	}
-	unlock_pair(of);
 	tg_count(TG_CALL_EXCHANGE, 2 * call->exchanged + call->halves);
 	return err;
 }

@@ -118,6 +118,9 @@ static void scan_large(struct run *run, unsigned long address)
 	run->state->found = true;
 	if (tg_leaf_with(run->state->mm, address, scan_leaf, &leaf))
 		return;
+	/* It may have been split meanwhile. */
+	if (tg_table_with(run->state->mm, address, scan_table, run) != TG_LARGE)
+		return;
 	for (i = 0; i < run->pages; i++)
 		run->entries[i] = TG_ENTRY_LARGE;
 }

@@ -19,6 +19,8 @@
 #include "selftest.h"
 
 #define SECONDS		1
+/* In a guest that hardly gets on, until something has happened. */
+#define PATIENCE	30
 /* Where each such process has its memory, and how many pages. */
 #define AT		((unsigned long *)0x500000000000UL)
 #define VICTIM_PAGES	256UL
@@ -133,6 +135,7 @@ static void die(void)
 
 static atomic_int stop;
 static _Atomic pid_t victim;
+static atomic_ulong scans, moved;
 
 /* Whether a call failed for no good reason: the process may be gone, and blocks may be rare. */
 static void mind(int result, const char *what)
@@ -141,7 +144,7 @@ static void mind(int result, const char *what)
 		fail(what);
 }
 
-static void *scan_on(void *count)
+static void *scan_on(void *unused)
 {
 	static __u64 entries[VICTIM_PAGES];
 	int opened = open_device();
@@ -150,13 +153,13 @@ static void *scan_on(void *count)
 		struct tg_scan call = scan_of(victim, AT, VICTIM_PAGES, entries, TG_SCAN_CLEAR);
 
 		mind(ioctl(opened, TG_SCAN, &call), "SCAN");
-		++*(unsigned long *)count;
+		scans++;
 	}
 	close(opened);
-	return NULL;
+	return unused;
 }
 
-static void *gather_on(void *moved)
+static void *gather_on(void *unused)
 {
 	int opened = open_device();
 	unsigned long at = 0;
@@ -173,7 +176,7 @@ static void *gather_on(void *moved)
 		result = ioctl(opened, TG_CONSOLIDATE, &call);
 		mind(result, "CONSOLIDATE");
 		if (!result)
-			*(unsigned long *)moved += call.moved;
+			moved += call.moved;
 		/* Else pages stay in the open block, and are not moved again. */
 		if (at % (2 * VICTIM_PAGES) == 0) {
 			close(opened);
@@ -181,7 +184,7 @@ static void *gather_on(void *moved)
 		}
 	}
 	close(opened);
-	return NULL;
+	return unused;
 }
 
 static pid_t begin(void (*what)(void))
@@ -200,9 +203,11 @@ static pid_t begin(void (*what)(void))
 /* Begins it again as often as it dies. */
 static void keep_alive(void (*what)(void))
 {
-	double end = now() + SECONDS;
+	unsigned long rounds = counts->rounds;
+	double begun = now();
 
-	while (now() < end) {
+	while (now() < begun + SECONDS ||
+	       ((!moved || counts->rounds == rounds) && now() < begun + PATIENCE)) {
 		usleep(500);
 		if (waitpid(victim, NULL, WNOHANG) == victim)
 			victim = begin(what);
@@ -211,15 +216,17 @@ static void keep_alive(void (*what)(void))
 
 static int beside(const char *what, void (*work)(void))
 {
-	unsigned long scans = 0, moved = 0, wrong = counts->wrong, rounds = counts->rounds;
+	unsigned long wrong = counts->wrong, rounds = counts->rounds;
 	int scanning = works(TG_CALL_SCAN);
 	pthread_t scanner, gatherer;
 
 	atomic_store(&stop, 0);
+	atomic_store(&scans, 0);
+	atomic_store(&moved, 0);
 	victim = begin(work);
-	if (pthread_create(&gatherer, NULL, gather_on, &moved))
+	if (pthread_create(&gatherer, NULL, gather_on, NULL))
 		fail("a thread");
-	if (scanning && pthread_create(&scanner, NULL, scan_on, &scans))
+	if (scanning && pthread_create(&scanner, NULL, scan_on, NULL))
 		fail("a thread");
 	keep_alive(work);
 	atomic_store(&stop, 1);

@@ -138,5 +138,6 @@ static int twice_in_exchange(void)
 int test_twice(void)
 {
 	puts("pages that are named twice:");
+	settle();
 	return twice_in_consolidate() | twice_in_exchange();
 }

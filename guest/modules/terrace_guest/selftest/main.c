@@ -86,6 +86,7 @@ int main(int count, char **arguments)
 	device = open_device();
 	if (ioctl(device, TG_INFO, &info))
 		fail("INFO");
+	keep_nodes();
 	make_memory();
 	if (count == 2 && !strcmp(arguments[1], "--timings"))
 		return show_timings();

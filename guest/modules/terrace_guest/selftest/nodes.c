@@ -8,6 +8,16 @@
 
 #include "selftest.h"
 
+/* <linux/mempolicy.h> has it as one of an enumeration. */
+#define LOCAL_POLICY	4
+
+/* With a policy of its own, a program's pages are left by NUMA balancing. */
+void keep_nodes(void)
+{
+	/* Fails where the kernel knows no nodes. */
+	syscall(SYS_set_mempolicy, LOCAL_POLICY, NULL, 0UL);
+}
+
 int has_two_nodes(void)
 {
 	return !access("/sys/devices/system/node/node1", F_OK);
@@ -27,6 +37,12 @@ void send_page(void *address, int node)
 
 	if (syscall(SYS_move_pages, 0, 1UL, &address, &node, &status, 2))
 		fail("move_pages");
+}
+
+void settle(void)
+{
+	/* The kernel's own call sees to it before it moves anything. */
+	send_page(page_at(0), node_of(page_at(0)));
 }
 
 /* Pages of the hot ones, from one on. */

@@ -3,8 +3,10 @@
  * Calls that are wrong as a whole.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -135,12 +137,51 @@ static int wrong_migrate(void)
 	return failed;
 }
 
+/* Of any user: who may open the device may move everybody's pages. */
+static int of_another_user(void)
+{
+	unsigned long *page = map(1);
+	struct tg_consolidate call;
+	int ends[2], failed;
+	pid_t child;
+	char byte;
+
+	if (pipe(ends))
+		fail("a pipe");
+	child = fork();
+	if (!child) {
+		*page = 1;
+		if (setuid(65534) || write(ends[1], "", 1) != 1)
+			_exit(1);
+		pause();
+	}
+	close(ends[1]);
+	if (read(ends[0], &byte, 1) != 1)
+		fail("a process of another user");
+	close(ends[0]);
+	address = (unsigned long)page;
+	call = consolidate_of(child, &address, &status, 1);
+	failed = refused("a process of another user", TG_CONSOLIDATE, &call, 0);
+	for (int try = 0; try < TRIES && (status == -EBUSY || status == -EAGAIN); try++) {
+		usleep(1000);
+		if (ioctl(device, TG_CONSOLIDATE, &call))
+			fail("CONSOLIDATE");
+	}
+	failed |= status_is("its page", status, 0);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	munmap(page, PAGE);
+	return failed;
+}
+
 int test_refusals(void)
 {
 	int failed;
 
+	puts("one that is not wrong:");
+	failed = of_another_user();
 	address = (unsigned long)memory;
 	puts("wrong calls:");
-	failed = wrong_consolidate() | wrong_scan();
+	failed |= wrong_consolidate() | wrong_scan();
 	return failed | wrong_exchange() | wrong_migrate();
 }

@@ -17,6 +17,8 @@
 /* Pages of a block of 2 MiB. */
 #define BLOCK		512UL
 #define ROUNDS		20
+/* How often a page is tried that the kernel has in use just now. */
+#define TRIES		200
 
 /* common.c */
 extern int device;
@@ -43,9 +45,12 @@ void measure_stalls(void);
 double longest_stall(void);
 
 /* nodes.c */
+void keep_nodes(void);
 int has_two_nodes(void);
 int node_of(void *address);
 void send_page(void *address, int node);
+/* Has all processors put new pages where they can be moved. */
+void settle(void);
 void send_to(unsigned long from, unsigned long count, int node);
 unsigned long on_node(unsigned long from, unsigned long count, int node);
 
