@@ -34,8 +34,8 @@ const TOOLS: [(&str, &str); 8] = [
     ("xz-utils", "usr/bin/xz"),
 ];
 
-/// What modules are built against; the rest of the source is not kept.
-const KEPT: [&str; 8] = [
+/// What modules are built against; the rest of the source is removed.
+const USED: [&str; 8] = [
     "Makefile",
     ".config",
     "Module.symvers",
@@ -90,7 +90,7 @@ fn build(folder: &Path) -> Result<()> {
     ] {
         take(&source, from, &folder.join(to))?;
     }
-    for path in KEPT {
+    for path in USED {
         take(&source, path, &folder.join("build").join(path))?;
     }
     fs::write(folder.join("version"), version)?;

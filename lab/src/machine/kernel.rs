@@ -130,8 +130,8 @@ fn decompressed(file: &Path) -> Result<Vec<u8>> {
 
 /// The modules that a module needs, by its own word.
 fn needs(module: &[u8]) -> Vec<String> {
-    let mut words = module.split(|byte| *byte == 0);
-    let names = words.find_map(|word| word.strip_prefix(b"depends="));
+    let mut texts = module.split(|byte| *byte == 0);
+    let names = texts.find_map(|text| text.strip_prefix(b"depends="));
     let names = String::from_utf8_lossy(names.unwrap_or_default()).into_owned();
     let names = names.split(',').filter(|name| !name.is_empty());
     names.map(str::to_owned).collect()
