@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_not_loaded_is_optional_and_each_missing_step_is_named() {
+    fn each_step_that_a_module_lacks_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let put = |file: &str, text: &str| {
             let path = dir.path().join(file);

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accessed_counts_until_the_process_is_watched_no_more() {
+    fn accesses_count_until_the_process_is_watched_no_more() {
         let module = GuestModule::of(Box::new(Played(0)));
         let mut sampler = ScanSampler::start(Arc::new(module)).unwrap();
         assert_eq!(drained(&mut sampler).unwrap(), 0);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_no_failure_and_a_call_that_does_not_work_is() {
+    fn an_ended_process_is_no_failure_and_a_missing_call_is() {
         for (errno, fails) in [(libc::ESRCH, false), (libc::EOPNOTSUPP, true)] {
             let (sender, _seen) = channel();
             let mut checker = Checker {

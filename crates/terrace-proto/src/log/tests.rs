@@ -48,14 +48,42 @@ fn what_was_written_is_read_back() {
     assert_eq!(read(&written(&sample())), (sample(), 0, false));
 }
 
+/// One action of each kind.
+fn ranges_actions(run: crate::ranges::PieceRun) -> [crate::ranges::RangesAction; 5] {
+    use crate::ranges::*;
+    let side = Side {
+        process: 7,
+        pieces: vec![run],
+    };
+    [
+        RangesAction::ReadFree,
+        RangesAction::Survey(Survey {
+            id: 1,
+            process: 7,
+            range: Range { start: 0, end: 512 },
+        }),
+        RangesAction::Migrate(Migration {
+            id: 2,
+            process: 7,
+            node: 0,
+            shared: true,
+            pieces: vec![run],
+        }),
+        RangesAction::EpochOver(EpochSummary {
+            exchanged: Some(Exchanged::default()),
+            ..EpochSummary::default()
+        }),
+        RangesAction::Swap(Swap {
+            id: 3,
+            up: side.clone(),
+            down: side,
+        }),
+    ]
+}
+
 #[test]
 fn a_log_of_ranges_is_read_back() {
     use crate::ranges::*;
-    let survey = Survey {
-        id: 1,
-        process: 7,
-        range: Range { start: 0, end: 512 },
-    };
     let run = PieceRun {
         page: 512,
         pieces: 3,
@@ -89,36 +117,12 @@ fn a_log_of_ranges_is_read_back() {
             refusal: Some(KernelRefusal::NoMemory),
         }),
     ];
-    let side = Side {
-        process: 7,
-        pieces: vec![run],
-    };
-    let actions = [
-        RangesAction::ReadFree,
-        RangesAction::Survey(survey),
-        RangesAction::Migrate(Migration {
-            id: 2,
-            process: 7,
-            node: 0,
-            shared: true,
-            pieces: vec![run],
-        }),
-        RangesAction::EpochOver(EpochSummary {
-            exchanged: Some(Exchanged::default()),
-            ..EpochSummary::default()
-        }),
-        RangesAction::Swap(Swap {
-            id: 3,
-            up: side.clone(),
-            down: side,
-        }),
-    ];
     let start = Start {
         version: "0.1.0".into(),
         config: "{}".into(),
     };
     let events = events.map(RangesRecord::Event).into_iter();
-    let all = events.chain(actions.map(RangesRecord::Action));
+    let all = events.chain(ranges_actions(run).into_iter().map(RangesRecord::Action));
     let all = std::iter::once(RangesRecord::Start(start)).chain(all);
     let all: Vec<_> = all.map(|r| (Tick(3), Record::Ranges(r))).collect();
     assert_eq!(read(&written(&all)), (all, 0, false));

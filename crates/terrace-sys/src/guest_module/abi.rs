@@ -11,6 +11,8 @@ pub const ANY_NODE: i32 = -1;
 
 /// SCAN clears accessed bits, too.
 pub const SCAN_CLEAR: u32 = 1;
+/// The array of SCAN is all zeros: nothing is written where there is no page for a GiB.
+pub const SCAN_SPARSE: u32 = 2;
 /// CONSOLIDATE may reclaim and compact memory for a block.
 pub const CONSOLIDATE_COMPACT: u32 = 1;
 
@@ -20,7 +22,8 @@ pub const ENTRY_FRAME: u64 = (1 << 52) - 1;
 pub const ENTRY_PRESENT: u64 = 1 << 63;
 /// The page was accessed.
 pub const ENTRY_ACCESSED: u64 = 1 << 62;
-/// The page is part of a larger page, and what is said of it is said of all of that.
+/// The page is part of one of 2 MiB, which has one accessed bit for all: it is cleared only if the range has all of the
+/// larger page. Without [`ENTRY_PRESENT`] it is no memory of the kernel's, and nothing of it was read.
 pub const ENTRY_LARGE: u64 = 1 << 61;
 
 /// One call, as INFO reports it.
@@ -71,7 +74,7 @@ impl Default for Info {
 pub struct Scan {
     /// Version of the interface.
     pub version: u32,
-    /// [`SCAN_CLEAR`].
+    /// [`SCAN_CLEAR`], [`SCAN_SPARSE`].
     pub flags: u32,
     /// The process.
     pub pid: i32,

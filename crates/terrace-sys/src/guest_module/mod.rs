@@ -164,7 +164,7 @@ impl GuestModule {
         }
         let mut scan = abi::Scan {
             version: abi::VERSION,
-            flags: if clear { abi::SCAN_CLEAR } else { 0 },
+            flags: abi::SCAN_SPARSE | if clear { abi::SCAN_CLEAR } else { 0 },
             pid: number(pid).map_err(wrong)?,
             start: range.start,
             end: range.end,

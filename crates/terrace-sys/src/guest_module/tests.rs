@@ -167,7 +167,7 @@ fn each_call_that_does_not_work_has_its_reason() {
 }
 
 #[test]
-fn a_module_that_is_not_loaded_is_told_from_a_device_that_does_not_answer() {
+fn a_missing_module_differs_from_a_device_that_does_not_answer() {
     let root = tempfile::tempdir().unwrap();
     let open = || GuestModule::open(&HostRoot::new(root.path())).unwrap_err();
     assert!(matches!(open(), ModuleError::NotLoaded));

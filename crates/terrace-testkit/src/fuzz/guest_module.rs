@@ -57,10 +57,10 @@ pub fn fuzz_guest_module(data: &[u8]) {
             _ => module.migrate(pid, &addresses, &mut statuses),
         };
         for status in &statuses {
-            let is_told = (-MAX_ERRNO..=0).contains(status);
+            let is_answer = (-MAX_ERRNO..=0).contains(status);
             // After a failure it is open what was done, but never something that nobody understands.
             assert!(
-                is_told || (answer.is_err() && *status == NOT_ANSWERED),
+                is_answer || (answer.is_err() && *status == NOT_ANSWERED),
                 "{status}"
             );
         }
@@ -143,7 +143,7 @@ fn check_list(version: u32, zeros: u32, pid: i32, count: u32, lengths: &[usize])
     );
     assert!(
         lengths.iter().all(|length| *length == count as usize),
-        "lists as long as told"
+        "lists of this length"
     );
 }
 
@@ -160,7 +160,7 @@ impl Calls for Liar {
             Call::Scan(scan, entries) => {
                 let pages = (scan.end - scan.start) / PAGE;
                 assert_eq!(
-                    (scan.version, scan.zero, scan.flags & !1),
+                    (scan.version, scan.zero, scan.flags & !3),
                     (abi::VERSION, 0, 0)
                 );
                 assert!((scan.start | scan.end).is_multiple_of(PAGE) && scan.start < scan.end);

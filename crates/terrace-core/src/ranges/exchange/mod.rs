@@ -14,6 +14,7 @@ use terrace_proto::ranges::{Exchanged, KernelRefusal, PieceState, Stopped};
 use super::free::{Free, tier_of};
 use super::piece::{Piece, size};
 
+use swap::InPlace;
 pub use swap::Swap;
 
 /// One exchange.
@@ -25,19 +26,22 @@ pub struct Exchange {
     free: Free,
     up: VecDeque<Piece>,
     down: VecDeque<Piece>,
-    /// Pages that come up without others that go down.
-    into_free: u64,
-    /// Pages that go down once nothing comes up any more.
-    more_down: u64,
+    unbalanced: Unbalanced,
     legs: VecDeque<Leg>,
     calls: VecDeque<Call>,
     under_way: Option<Call>,
     refused: BTreeSet<u32>,
-    /// Pages can be exchanged in place.
-    swaps: bool,
-    /// Pages stayed because they cannot be exchanged in place, and no tier had room.
-    left_out: bool,
+    in_place: InPlace,
     outcome: Exchanged,
+}
+
+/// Pages that go one way alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unbalanced {
+    /// Those that come up without others that go down.
+    into_free: u64,
+    /// Those that go down once nothing comes up any more.
+    more_down: u64,
 }
 
 /// A call that is asked for.
@@ -97,14 +101,12 @@ impl Exchange {
             free,
             up: up.into(),
             down: down.into(),
-            into_free: 0,
-            more_down: 0,
+            unbalanced: Unbalanced::default(),
             legs: VecDeque::new(),
             calls: VecDeque::new(),
             under_way: None,
             refused: BTreeSet::new(),
-            swaps: false,
-            left_out: false,
+            in_place: InPlace::default(),
             outcome: Exchanged::default(),
         }
     }
@@ -112,14 +114,17 @@ impl Exchange {
     /// So many pages come up without others that go down, and so many go down whatever comes up.
     #[must_use]
     pub fn unbalanced(mut self, into_free: u64, more_down: u64) -> Self {
-        (self.into_free, self.more_down) = (into_free, more_down);
+        self.unbalanced = Unbalanced {
+            into_free,
+            more_down,
+        };
         self
     }
 
     /// Whether pages can be exchanged in place if no tier has room.
     #[must_use]
     pub fn with_swaps(mut self, swaps: bool) -> Self {
-        self.swaps = swaps;
+        self.in_place.works = swaps;
         self
     }
 
@@ -146,8 +151,9 @@ impl Exchange {
                 None if self.is_stopped() => return None,
                 None if !self.up.is_empty() => self.batch(),
                 None => {
-                    let going = take(&mut self.down, self.more_down.min(self.batch));
-                    self.more_down = self.more_down.saturating_sub(size(&going));
+                    let going = take(&mut self.down, self.unbalanced.more_down.min(self.batch));
+                    self.unbalanced.more_down =
+                        self.unbalanced.more_down.saturating_sub(size(&going));
                     if going.is_empty() {
                         return None;
                     }
@@ -193,8 +199,8 @@ impl Exchange {
         let coming = take(&mut self.up, self.batch);
         let wanted = size(&coming);
         let free = self.free.pages(TierId::FAST);
-        let taken = wanted.min(self.into_free).min(free);
-        self.into_free -= taken;
+        let taken = wanted.min(self.unbalanced.into_free).min(free);
+        self.unbalanced.into_free -= taken;
         let going = take(&mut self.down, wanted - taken);
         let leaving = size(&going);
         if leaving == 0 && free < wanted {
@@ -206,8 +212,8 @@ impl Exchange {
             // Slow memory is full: what comes up first leaves the room that what goes down needs.
             self.leg(Way::Up, coming, false);
             self.leg(Way::Down, going, false);
-        } else if self.swaps {
-            self.into_free += taken;
+        } else if self.in_place.works {
+            self.unbalanced.into_free += taken;
             self.swap(coming, going);
         } else {
             self.stop(Stopped::BothFull);
@@ -297,7 +303,7 @@ impl Exchange {
         match (refusal, call) {
             (KernelRefusal::NoMemory, _) => self.stop(Stopped::NoFreePage),
             (KernelRefusal::NotSupported, _) => {
-                self.swaps = false;
+                self.in_place.works = false;
                 self.calls.clear();
                 return self.stop(Stopped::BothFull);
             }

@@ -7,6 +7,15 @@ use terrace_proto::ranges::Stopped;
 
 use super::{Call, Exchange, Piece};
 
+/// Exchanges in place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InPlace {
+    /// Pages can be exchanged in place.
+    pub works: bool,
+    /// Pages stayed because they cannot be, and no tier had room.
+    pub left_out: bool,
+}
+
 /// Pairs of pages that change nodes: those of each side are of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swap {
@@ -28,7 +37,7 @@ impl Exchange {
         let all = coming.len() + going.len();
         let mut up: VecDeque<Piece> = coming.into_iter().filter(fits).collect();
         let mut down: VecDeque<Piece> = going.into_iter().filter(fits).collect();
-        self.left_out |= up.len() + down.len() < all;
+        self.in_place.left_out |= up.len() + down.len() < all;
         let pairs = up.len().min(down.len());
         let pairs: Vec<(Piece, Piece)> = up.drain(..pairs).zip(down.drain(..pairs)).collect();
         let of_two =
@@ -43,7 +52,7 @@ impl Exchange {
 
     /// The reason to report if nothing else ended the exchange.
     pub(super) fn left_out(&self) -> Option<Stopped> {
-        self.left_out.then_some(Stopped::BothFull)
+        self.in_place.left_out.then_some(Stopped::BothFull)
     }
 }
 

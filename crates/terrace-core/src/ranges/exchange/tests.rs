@@ -250,7 +250,7 @@ fn free_pages_are_used_before_pages_are_exchanged_in_place() {
 }
 
 #[test]
-fn huge_and_shared_pages_of_full_tiers_stay_and_the_others_change_places() {
+fn huge_and_shared_pages_of_full_tiers_stay() {
     let mut fake = full();
     let mut up = vec![fake.put(1, 1 << 20, 512, 1)];
     up.extend(pieces(&mut fake, 1, 0, 100, 1));
