@@ -183,7 +183,10 @@ impl Agent {
         self.account.count_losses(drained);
         if let Some(text) = self.samplers.take_news() {
             let epoch = self.controller.coming_epoch();
-            self.account.journal.tell(epoch, text);
+            match self.samplers.name() {
+                Some(_) => self.account.journal.tell(epoch, text),
+                None => self.account.journal.warn(epoch, text),
+            }
             self.tell(RangesEvent::Restarted(self.params()));
         }
     }

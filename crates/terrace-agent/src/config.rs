@@ -17,6 +17,9 @@ pub const DEFAULT_FILE: &str = "/etc/terrace/agent.toml";
 /// The socket on which the agent answers `status`, unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/terrace-agent/agent.sock";
 
+/// Longest name of a process, bytes.
+const MAX_NAME: usize = 15;
+
 /// Choice of the source of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -246,6 +249,11 @@ impl Config {
             1 << 20,
             1 << 40,
         )?;
+        ensure!(
+            raw.module || raw.sampler != SamplerChoice::Scan,
+            "sampler = \"scan\" needs the guest module, which module = false switches off"
+        );
+        check_names(&raw)?;
         let port = raw.host.port;
         ensure!(
             !port.is_empty() && !port.contains(['/', '\0']),
@@ -301,6 +309,26 @@ fn definition(tier: RawTier) -> TierDefinition {
     }
 }
 
+/// Names that are no names: those of two tiers, and those that no process can have.
+fn check_names(raw: &Raw) -> Result<()> {
+    for (at, tier) in raw.tier.iter().enumerate() {
+        ensure!(!tier.name.is_empty(), "a [[tier]] has no name");
+        let before = raw
+            .tier
+            .iter()
+            .take(at)
+            .any(|other| other.name == tier.name);
+        ensure!(!before, "two [[tier]] sections are named {:?}", tier.name);
+    }
+    for name in raw.processes.names.iter().chain(&raw.processes.exclude) {
+        ensure!(
+            name.len() <= MAX_NAME,
+            "processes: no process can have the name {name:?}: /proc/PID/comm has at most {MAX_NAME} characters"
+        );
+    }
+    Ok(())
+}
+
 fn within(key: &str, value: u64, least: u64, most: u64) -> Result<()> {
     ensure!(
         (least..=most).contains(&value),
@@ -339,6 +367,12 @@ mod tests {
         assert!(refused("[processes]\nmost = 0").contains("processes.most = 0"));
         assert!(refused("headroom = \"1MiB\"").contains("headroom"));
         assert!(refused("[host]\nport = \"a/b\"").contains("no name of a port"));
+        assert!(refused("sampler = \"scan\"\nmodule = false").contains("module = false"));
+        let tier = |name| format!("[[tier]]\nname = \"{name}\"\nnodes = [0]\n");
+        assert!(refused(&(tier("a") + &tier("a"))).contains("are named \"a\""));
+        assert!(refused(&tier("")).contains("has no name"));
+        let long = "[processes]\nnames = [\"a-name-of-16-char\"]";
+        assert!(refused(long).contains("at most 15 characters"));
     }
 
     #[test]

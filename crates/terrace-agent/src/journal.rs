@@ -15,6 +15,16 @@ impl Journal {
     /// Remembers a sentence, and logs it.
     pub fn tell(&mut self, epoch: u32, text: String) {
         tracing::info!("epoch {epoch}: {text}");
+        self.remember(epoch, text);
+    }
+
+    /// Remembers a sentence, and logs it as a warning.
+    pub fn warn(&mut self, epoch: u32, text: String) {
+        tracing::warn!("epoch {epoch}: {text}");
+        self.remember(epoch, text);
+    }
+
+    fn remember(&mut self, epoch: u32, text: String) {
         if self.lines.len() == MAX_LINES {
             self.lines.pop_front();
         }
@@ -27,6 +37,7 @@ impl Journal {
             self.tell(epoch, text);
         }
     }
+
     /// The sentences that are remembered, oldest first, each with its epoch.
     pub fn lines(&self) -> impl Iterator<Item = (u32, &str)> {
         self.lines.iter().map(|(epoch, text)| (*epoch, &text[..]))

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use terrace_sys::guest_module::GuestModule;
+use terrace_sys::guest_module::{GuestModule, ModuleError};
 use terrace_sys::{HostRoot, KernelPages, MoveOutcome, MoveTo, Pages, SysError};
 
 /// Place of a call in what the module reports.
@@ -48,7 +48,10 @@ impl ModuleParts {
 }
 
 fn part(root: &HostRoot, call: CallName) -> Result<Arc<GuestModule>, String> {
-    let module = GuestModule::open(root).map_err(|error| error.to_string())?;
+    let module = GuestModule::open(root).map_err(|error| match error {
+        ModuleError::NotLoaded => format!("{error} (the agent looks for it when it starts)"),
+        _ => error.to_string(),
+    })?;
     let states = module.states().map_err(|error| error.to_string())?;
     match states.get(call as usize) {
         Some(state) => match &state.missing {

@@ -45,7 +45,7 @@ static const char *forbidden(void)
 	if (!TG_IS_TESTED && !untested)
 		return "not tested on this kernel (module parameter untested=1)";
 	if (security_locked_down(LOCKDOWN_KPROBES))
-		return "the kernel is locked down";
+		return "the kernel is locked down (lockdown=confidentiality)";
 #ifdef X86_FEATURE_IBT
 	if (boot_cpu_has(X86_FEATURE_IBT) && !ibt)
 		return "not tested on processors with IBT (module parameter ibt=1)";

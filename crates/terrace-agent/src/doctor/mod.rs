@@ -11,7 +11,7 @@ use serde::Serialize;
 use terrace_sys::topology::Topology;
 use terrace_sys::{Damon, Finding, Health, HostRoot, move_pages_supported};
 
-use crate::config::Config;
+use crate::config::{Config, SamplerChoice};
 use crate::module::ModuleParts;
 use crate::processes;
 use crate::sampler::{Samplers, pmu};
@@ -44,12 +44,30 @@ fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
             });
             let text = names.collect::<Vec<_>>().join(" > ");
             let mut findings = topology.findings.clone();
+            findings.extend(headroom(&topology, config));
             if topology.tiers.len() > 1 {
                 findings.insert(0, Finding::ok("tiers", text));
             }
             findings
         }
     }
+}
+
+/// A warning if the headroom leaves nothing of the fast tier.
+fn headroom(topology: &Topology, config: &Config) -> Option<Finding> {
+    let fast = topology.tiers.first()?.total_bytes;
+    let headroom = config.headroom_bytes;
+    (topology.tiers.len() > 1 && headroom >= fast).then(|| {
+        Finding::degraded(
+            "headroom",
+            format!(
+                "headroom ({}) is no less than the fast tier ({}): nothing is promoted",
+                bytesize::ByteSize(headroom),
+                bytesize::ByteSize(fast)
+            ),
+            "lower headroom",
+        )
+    })
 }
 
 /// The findings about both sources of samples. One source is enough: what the other lacks is then only a loss.
@@ -88,7 +106,14 @@ fn sampler(root: &HostRoot, config: &Config) -> Finding {
         None => Finding::missing(
             "sampler",
             format!("run would have {}", samplers.reason()),
-            "sampler = \"auto\" takes the best that works; the findings above say what each lacks",
+            match config.sampler {
+                SamplerChoice::Auto => {
+                    "make one of pmu, guest-module or damon work: their findings say what each lacks"
+                }
+                _ => {
+                    "sampler = \"auto\" takes the best that works; the findings say what each lacks"
+                }
+            },
         ),
     }
 }

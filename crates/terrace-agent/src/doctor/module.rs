@@ -21,6 +21,11 @@ const USES: [(&str, &str, &str); 4] = [
     ("MIGRATE", "guest-module-migrate", "moves by frame number"),
 ];
 
+const INSTALL: &str = "cp -r guest/modules/terrace_guest /usr/src/terrace-guest-0.1.0; dkms install terrace-guest/0.1.0";
+const LOAD: &str = "modprobe terrace_guest";
+const SIGN: &str = "this kernel takes signed modules only (Secure Boot), so first enrol the key with which DKMS signs: mokutil \
+                    --import /var/lib/dkms/mok.pub, reboot and confirm; then ";
+
 /// Examines the module, which is optional: what is missing is a loss at most.
 pub fn inspect(root: &HostRoot, wanted: bool) -> Vec<Finding> {
     if !wanted {
@@ -38,6 +43,9 @@ pub fn inspect(root: &HostRoot, wanted: bool) -> Vec<Finding> {
 
 fn unusable(root: &HostRoot, error: &ModuleError) -> Finding {
     let change = match error {
+        ModuleError::NotLoaded if root.join("sys/module/terrace_guest").exists() => {
+            "the module is loaded, but there is no /dev/terrace_guest: in a container, pass the device in".into()
+        }
         ModuleError::NotLoaded => loading(root),
         ModuleError::NotAllowed(_) => {
             "run as root; a unit needs CAP_SYS_ADMIN in CapabilityBoundingSet, which the agent drops once the device is \
@@ -67,23 +75,17 @@ fn loading(root: &HostRoot) -> String {
         names.any(|name| name.to_string_lossy().starts_with("terrace_guest.ko"))
     });
     let step = if is_built {
-        "modprobe terrace_guest".to_owned()
+        LOAD.to_owned()
     } else if folder.join("build").exists() {
-        "dkms install terrace-guest/0.1.0 (guest/modules/README.md), then modprobe terrace_guest"
-            .to_owned()
+        format!("{INSTALL}; {LOAD}")
     } else {
         format!(
-            "install the headers of this kernel (Debian and Ubuntu: linux-headers-{release}) and dkms, then dkms install \
-             terrace-guest/0.1.0 (guest/modules/README.md)"
+            "install dkms and the headers of this kernel (Debian and Ubuntu: linux-headers-{release}); {INSTALL}; {LOAD}"
         )
     };
-    match takes_signed_modules_only(root) {
-        false => step,
-        true => format!(
-            "{step}; this kernel takes signed modules only (Secure Boot): sign it, as DKMS does with its own key, and \
-             enrol that: mokutil --import /var/lib/dkms/mok.pub"
-        ),
-    }
+    let signed = takes_signed_modules_only(root);
+    let sign = if signed { SIGN } else { "" };
+    format!("{sign}{step}; restart the agent (docs/agent.md, The guest module)")
 }
 
 fn takes_signed_modules_only(root: &HostRoot) -> bool {
@@ -110,16 +112,16 @@ fn remedy(why: &str) -> &'static str {
         (
             "untested=1",
             "nothing is lost without it; to try it on this kernel, in a guest that may crash: options terrace_guest \
-             untested=1 in /etc/modprobe.d",
+             untested=1 in /etc/modprobe.d/terrace_guest.conf, and load it anew",
         ),
         (
             "ibt=1",
             "nothing is lost without it; to try it, in a guest that may crash: options terrace_guest ibt=1 in \
-             /etc/modprobe.d",
+             /etc/modprobe.d/terrace_guest.conf, and load it anew",
         ),
         (
             "locked down",
-            "boot the guest without Secure Boot, or leave it: other sources of samples work",
+            "boot without lockdown=confidentiality, or leave it: other sources of samples work",
         ),
         (
             "kprobes",
@@ -166,12 +168,12 @@ mod tests {
         put("proc/sys/kernel/osrelease", "6.12.1-amd64\n");
         assert!(advice(&root).contains("linux-headers-6.12.1-amd64"));
         put("lib/modules/6.12.1-amd64/build/Makefile", "");
-        assert!(advice(&root).starts_with("dkms install terrace-guest/"));
+        assert!(advice(&root).starts_with("cp -r guest/modules/terrace_guest /usr/src"));
         put(
             "lib/modules/6.12.1-amd64/updates/dkms/terrace_guest.ko.xz",
             "",
         );
-        assert_eq!(advice(&root), "modprobe terrace_guest");
+        assert!(advice(&root).starts_with("modprobe terrace_guest; restart"));
         put(
             "sys/kernel/security/lockdown",
             "none [integrity] confidentiality\n",
@@ -197,7 +199,7 @@ mod tests {
                 "not tested on this kernel (module parameter untested=1)",
                 "untested=1 in",
             ),
-            ("the kernel is locked down", "Secure Boot"),
+            ("the kernel is locked down", "lockdown=confidentiality"),
             ("this guest has one node", "nothing"),
             (
                 "no pages are kept for it (module parameter reserve)",
