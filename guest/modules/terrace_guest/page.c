@@ -103,7 +103,7 @@ static bool is_same(unsigned long src, struct page *page)
 {
 	struct page *from = src & MIGRATE_PFN_MIGRATE ? migrate_pfn_to_page(src) : NULL;
 
-	return from == page && !PageKsm(page) && !PageCompound(page);
+	return from == page && !folio_test_ksm(page_folio(page)) && !PageCompound(page);
 }
 
 /* Copies a page that no table has any more. The new page stays the caller's, whatever comes. */
