@@ -42,6 +42,8 @@ static int open_block(struct tg_block *block, int node, bool compact)
 		    __GFP_NOWARN | __GFP_NOMEMALLOC;
 
 	tg_block_close(block);
+	if (tg_memory_leaves())
+		return -ENOMEM;
 	if (!compact)
 		gfp &= ~__GFP_RECLAIM;
 	block->first = alloc_pages_node(node, gfp, HPAGE_PMD_ORDER);

@@ -31,6 +31,7 @@ static int tg_open(struct inode *inode, struct file *file)
 	if (!tg)
 		return -ENOMEM;
 	mutex_init(&tg->lock);
+	tg_file_add(tg);
 	file->private_data = tg;
 	return 0;
 }
@@ -39,6 +40,7 @@ static int tg_release(struct inode *inode, struct file *file)
 {
 	struct tg_file *tg = file->private_data;
 
+	tg_file_remove(tg);
 	tg_block_close(&tg->block);
 	mutex_destroy(&tg->lock);
 	kfree(tg);
@@ -138,7 +140,7 @@ static long tg_ioctl(struct file *file, unsigned int number, unsigned long arg)
 	if (mutex_lock_killable(&tg->lock))
 		return -EINTR;
 	err = copy_and_carry_out(tg, number, at);
-	mutex_unlock(&tg->lock);
+	tg_file_unlock(tg);
 	return err;
 }
 
@@ -163,7 +165,12 @@ static int __init tg_init(void)
 
 	tg_symbols_find();
 	tg_pool_init();
-	err = misc_register(&tg_device);
+	err = tg_offline_init();
+	if (!err) {
+		err = misc_register(&tg_device);
+		if (err)
+			tg_offline_exit();
+	}
 	if (err)
 		tg_pool_empty();
 	return err;
@@ -172,6 +179,7 @@ static int __init tg_init(void)
 static void __exit tg_exit(void)
 {
 	misc_deregister(&tg_device);
+	tg_offline_exit();
 	tg_pool_empty();
 }
 

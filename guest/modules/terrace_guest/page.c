@@ -96,14 +96,21 @@ int tg_page_find(struct mm_struct *mm, unsigned long address,
 }
 
 /*
- * Whether what was taken out of the tables is the page that was looked at: its mapping
- * may have changed since.
+ * Whether what was taken out of the tables is the page that was looked at, and still of
+ * its kind: its mapping may have changed since, and reclaim may have begun to write it to
+ * swap, of which the kernel's move believes that it cannot be. The page is locked now, so
+ * that none of this can begin any more.
  */
 static bool is_same(unsigned long src, struct page *page)
 {
 	struct page *from = src & MIGRATE_PFN_MIGRATE ? migrate_pfn_to_page(src) : NULL;
+	struct folio *folio;
 
-	return from == page && !folio_test_ksm(page_folio(page)) && !PageCompound(page);
+	if (!from || from != page)
+		return false;
+	folio = page_folio(page);
+	return !folio_test_large(folio) && !folio_test_ksm(folio) &&
+	       folio_test_anon(folio) && !folio_test_writeback(folio);
 }
 
 /* Copies a page that no table has any more. The new page stays the caller's, whatever comes. */
@@ -156,7 +163,7 @@ int tg_frame_move(unsigned long frame, struct page *page, struct page *to)
 
 	if (err)
 		return err;
-	if (is_same(src, page) && PageAnon(page))
+	if (is_same(src, page))
 		dst = copy(page, to);
 	migrate_device_pages(&src, &dst, 1);
 	migrate_device_finalize(&src, &dst, 1);

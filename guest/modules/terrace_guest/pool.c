@@ -47,7 +47,7 @@ static struct page *new_page(int node, gfp_t also)
 
 static bool is_full(const struct pool *pool)
 {
-	return pool->count >= min(reserve, RESERVE_MAX);
+	return tg_memory_leaves() || pool->count >= min(reserve, RESERVE_MAX);
 }
 
 /* Fills each pool as far as its node has free pages. */
@@ -105,11 +105,17 @@ struct page *tg_pool_take(int node)
 void tg_pool_put(struct page *page)
 {
 	struct pool *pool = &pools[page_to_nid(page)];
+	bool keep;
 
 	spin_lock(&lock);
-	list_add(&page->lru, &pool->pages);
-	pool->count++;
+	keep = !tg_memory_leaves();
+	if (keep) {
+		list_add(&page->lru, &pool->pages);
+		pool->count++;
+	}
 	spin_unlock(&lock);
+	if (!keep)
+		__free_page(page);
 }
 
 void tg_pool_init(void)

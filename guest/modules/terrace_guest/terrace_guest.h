@@ -22,6 +22,8 @@ struct tg_file {
 	/* Held for each call: one at a time. */
 	struct mutex lock;
 	struct tg_block block;
+	/* Among those that are open. */
+	struct list_head open;
 };
 
 /* main.c: pages that a call found or moved, for INFO. */
@@ -67,6 +69,14 @@ void tg_pool_refill(int node);
 void tg_pool_empty(void);
 struct page *tg_pool_take(int node);
 void tg_pool_put(struct page *page);
+
+/* offline.c: memory that is to go offline. */
+int tg_offline_init(void);
+void tg_offline_exit(void);
+bool tg_memory_leaves(void);
+void tg_file_add(struct tg_file *file);
+void tg_file_remove(struct tg_file *file);
+void tg_file_unlock(struct tg_file *file);
 
 /* scan.c, consolidate.c, exchange.c, migrate.c: the calls. */
 int tg_scan(struct tg_scan *scan);

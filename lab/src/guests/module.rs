@@ -20,14 +20,34 @@ const NAME: &str = "module";
 /// Memory of each of the guest's two nodes, MiB.
 const NODE_MIB: u64 = 256;
 
+/// Size of the disk for swap, MiB.
+const DISK_MIB: u64 = 256;
+/// Writes that the disk for swap takes in a second.
+const DISK_WRITES: u32 = 400;
+
 /// Modules that the control program needs where they are not part of the kernel.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+
+/// Hardware beside that of each guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    Nothing,
+    /// A disk for swap, `/dev/nvme0n1`, that takes few writes a second.
+    SlowDisk,
+    /// A DIMM on node 1, whose memory the guest's kernel keeps movable.
+    Dimm,
+}
 
 /// Boots the guest with a kernel and stores a module in it that was built for that, `/NAME.ko`, and that module's test of
 /// itself, `/selftest`.
 pub fn start(module: &str, kernel: &Kernel) -> Result<Lab> {
+    start_with(module, kernel, More::Nothing)
+}
+
+/// The same, with more hardware.
+pub fn start_with(module: &str, kernel: &Kernel, more: More) -> Result<Lab> {
     let mut qemu = emulator::command()?;
-    qemu.args(options(kernel)?);
+    qemu.args(options(kernel, more)?);
     let mut guest = Lab::without_guests(Process::start_command(NAME, qemu, Lifetime::Task)?)?;
     let object = modules::build_for(kernel, module)?;
     guest.push(&object, &format!("/{module}.ko"))?;
@@ -35,10 +55,11 @@ pub fn start(module: &str, kernel: &Kernel) -> Result<Lab> {
     Ok(guest)
 }
 
-fn options(kernel: &Kernel) -> Result<Vec<String>> {
+fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
+    let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
-         -cpu EPYC-Rome,-svm -smp 2 -m {ram} \
+         -cpu EPYC-Rome,-svm -smp 2 -m {ram},slots=1,maxmem=2G {more} \
          -object memory-backend-ram,id=m0,size={NODE_MIB}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
          -object memory-backend-ram,id=m1,size={NODE_MIB}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
@@ -51,8 +72,26 @@ fn options(kernel: &Kernel) -> Result<Vec<String>> {
         &text,
         &kernel.image(),
         &initrd(kernel)?,
-        "console=ttyS0 panic=-1 quiet",
+        "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
     ))
+}
+
+fn hardware(more: More) -> Result<String> {
+    Ok(match more {
+        More::Nothing => String::new(),
+        More::SlowDisk => {
+            let path = places::lab("module")?.join("disk");
+            File::create(&path)?.set_len(DISK_MIB << 20)?;
+            format!(
+                "-drive file={},if=none,id=disk,format=raw,cache=unsafe,throttling.iops-write={DISK_WRITES} \
+                 -device nvme,drive=disk,serial=disk",
+                path.display()
+            )
+        }
+        More::Dimm => format!(
+            "-object memory-backend-ram,id=more,size={NODE_MIB}M -device pc-dimm,id=dimm,memdev=more,node=1"
+        ),
+    })
 }
 
 fn initrd(kernel: &Kernel) -> Result<PathBuf> {

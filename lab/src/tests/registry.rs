@@ -37,14 +37,19 @@ fn suites() -> impl Iterator<Item = Suite> {
         is_long: true,
         ..Suite::of(tests)
     });
-    [flex, Suite::of(stock::TESTS), Suite::of(module::TESTS)]
-        .into_iter()
-        .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
-        .chain(long)
-        .chain([module::LONG_TESTS, stock::LONG_TESTS].map(|tests| Suite {
-            is_long: true,
-            ..Suite::of(tests)
-        }))
+    [
+        flex,
+        Suite::of(stock::TESTS),
+        Suite::of(module::TESTS),
+        Suite::of(module::HARDWARE_TESTS),
+    ]
+    .into_iter()
+    .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
+    .chain(long)
+    .chain([module::LONG_TESTS, stock::LONG_TESTS].map(|tests| Suite {
+        is_long: true,
+        ..Suite::of(tests)
+    }))
 }
 
 /// The tests whose names contain `only`; those that take minutes only if `long` is set.

@@ -1,6 +1,7 @@
 //! Tests of the guest module, which is optional.
 
 mod agent;
+mod hardware;
 mod long;
 
 use std::time::Duration;
@@ -63,6 +64,9 @@ pub const TESTS: &[Test] = &[
         agent::full_nodes,
     ),
 ];
+
+/// Tests with a disk or a DIMM.
+pub const HARDWARE_TESTS: &[Test] = hardware::TESTS;
 
 /// The tests that take minutes.
 pub const LONG_TESTS: &[Test] = &[
