@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * `writeback SECONDS`: pages that go to swap on a slow disk and come back all the time, while
- * others are moved by frame and exchanged: a page may begin to be written after it was
- * looked at. Swap is to be on a disk: zram writes at once.
+ * they are moved by frame, and after so many seconds exchanged: a page may begin to be written
+ * after it was looked at. Swap is to be on a disk: zram writes at once.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -142,18 +142,20 @@ static void set_up(void)
 
 int main(int arguments, char **argument)
 {
-	time_t end = time(NULL) + (arguments > 1 ? atoi(argument[1]) : 20);
+	time_t half = time(NULL) + (arguments > 1 ? atoi(argument[1]) : 20);
+	time_t end = 2 * half - time(NULL);
 	pthread_t threads[2];
 
 	set_up();
 	for (unsigned long i = 0; i < 2; i++)
 		if (pthread_create(&threads[i], NULL, page_out, (void *)(i + 1)))
 			fail("a thread");
-	for (int round = 0; time(NULL) < end; round++) {
-		exchange();
+	for (int round = 0; time(NULL) < half; round++) {
 		migrate(0, round % 2);
 		migrate(SIDE, (round + 1) % 2);
 	}
+	while (time(NULL) < end)
+		exchange();
 	atomic_store(&stop, 1);
 	for (unsigned long i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);

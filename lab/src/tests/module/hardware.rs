@@ -11,10 +11,10 @@ use crate::machine::kernel::{Kernel, OLDEST};
 use crate::modules;
 use crate::tests::test::Test;
 
-/// Time for which pages go to swap and are moved, s. Without the look at writeback 6.12 stopped after some ten.
-const SWAPPING_S: u64 = 45;
+/// Time for which pages go to swap while they are moved by frame, and as long while they are exchanged, s.
+const SWAPPING_S: u64 = 30;
 /// Longest time beyond it.
-const END: Duration = Duration::from_secs(600);
+const END: Duration = Duration::from_secs(240);
 
 pub const TESTS: &[Test] = &[
     Test::on_guest("pages_under_writeback_are_left_by_the_guest_module", || {
