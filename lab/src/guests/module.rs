@@ -59,7 +59,7 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
     let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
-         -cpu EPYC-Rome,-svm -smp 2 -m {ram},slots=1,maxmem=2G {more} \
+         -cpu EPYC-Rome,-svm -smp 2 -m {ram} {more} \
          -object memory-backend-ram,id=m0,size={NODE_MIB}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
          -object memory-backend-ram,id=m1,size={NODE_MIB}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
@@ -89,7 +89,9 @@ fn hardware(more: More) -> Result<String> {
             )
         }
         More::Dimm => format!(
-            "-object memory-backend-ram,id=more,size={NODE_MIB}M -device pc-dimm,id=dimm,memdev=more,node=1"
+            "-m {ram},slots=1,maxmem=2G -object memory-backend-ram,id=more,size={NODE_MIB}M \
+             -device pc-dimm,id=dimm,memdev=more,node=1",
+            ram = 2 * NODE_MIB
         ),
     })
 }
