@@ -35,7 +35,14 @@ fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
         Err(error) => vec![Finding::missing(
             "tiers",
             error.to_string(),
-            "a guest needs a NUMA node per tier; see docs/agent.md for the VM's options",
+            match config.tiers.is_empty() {
+                true => {
+                    "a guest needs a NUMA node per tier; see docs/agent.md for the VM's options"
+                }
+                false => {
+                    "correct the [[tier]] sections of the configuration, or remove all of them"
+                }
+            },
         )],
         Ok(topology) => {
             let names = topology.tiers.iter().map(|tier| {
@@ -102,7 +109,10 @@ fn sampler(root: &HostRoot, config: &Config) -> Finding {
     let mut samplers = Samplers::new(root, config.sampler, config.epoch, &module);
     samplers.sample(&[], &mut |_| ());
     match samplers.name() {
-        Some(_) => Finding::ok("sampler", format!("run would take {}", samplers.reason())),
+        Some(name) => Finding::ok(
+            "sampler",
+            format!("run would take {name}: {}", samplers.reason()),
+        ),
         None => Finding::missing(
             "sampler",
             format!("run would have {}", samplers.reason()),

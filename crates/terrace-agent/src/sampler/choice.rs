@@ -144,11 +144,10 @@ impl Samplers {
         for start in &self.starts {
             match start() {
                 Ok(sampler) => {
-                    let name = sampler.name();
                     self.current = Some(sampler);
                     let text = match refused.is_empty() {
-                        true => format!("{name}: the first choice"),
-                        false => format!("{name}, because {}", refused.join("; ")),
+                        true => "the first choice".to_owned(),
+                        false => refused.join("; "),
                     };
                     return self.tell(text);
                 }
@@ -161,8 +160,11 @@ impl Samplers {
 
     fn tell(&mut self, text: String) {
         if self.reason != text {
-            self.reason.clone_from(&text);
-            self.news = Some(text);
+            self.news = Some(match self.name() {
+                Some(name) => format!("samples come from {name}: {text}"),
+                None => text.clone(),
+            });
+            self.reason = text;
         }
     }
 }

@@ -184,17 +184,16 @@ impl Checker {
     fn run(mut self) {
         while let Some(targets) = self.targets() {
             let parts = parts(&targets);
-            let scanned = match group(&parts, &mut self.at) {
-                [] => Ok(Duration::ZERO),
-                group => self.check(group),
-            };
-            let rest = match scanned {
-                Ok(time) => (time * REST).max(IDLE),
-                Err(why) => {
-                    // The sampler is dropped when it hears of this, and this thread ends.
-                    let _ = self.seen.send(Seen::Failed(why));
-                    IDLE
-                }
+            let rest = match group(&parts, &mut self.at) {
+                [] => IDLE,
+                turn => match self.check(turn) {
+                    Ok(time) => time * REST,
+                    Err(why) => {
+                        // The sampler is dropped when it hears of this, and this thread ends.
+                        let _ = self.seen.send(Seen::Failed(why));
+                        IDLE
+                    }
+                },
             };
             self.pause(rest);
         }
@@ -217,22 +216,29 @@ impl Checker {
         }
     }
 
-    /// Checks parts together. Returns the time that the scans took.
+    /// Checks parts together. Returns the time that the scans took; parts without a page take no window.
     fn check(&mut self, group: &[Part]) -> Result<Duration, String> {
         let start = Instant::now();
+        let mut filled = Vec::new();
         for part in group {
-            self.scan(*part)?;
-        }
-        let cleared = Instant::now();
-        self.pause(WINDOW);
-        let again = Instant::now();
-        for part in group {
-            if let Some(blocks) = self.scan(*part)? {
-                // There is no receiver once the sampler is dropped.
-                let _ = self.seen.send(Seen::Checked(*part, blocks));
+            let found = self.scan(*part)?.is_some();
+            if found && self.entries.iter().any(|entry| *entry != 0) {
+                filled.push(*part);
             }
         }
-        Ok((cleared - start) + again.elapsed())
+        let cleared = start.elapsed();
+        if filled.is_empty() {
+            return Ok(cleared);
+        }
+        self.pause(WINDOW);
+        let again = Instant::now();
+        for part in filled {
+            if let Some(blocks) = self.scan(part)? {
+                // There is no receiver once the sampler is dropped.
+                let _ = self.seen.send(Seen::Checked(part, blocks));
+            }
+        }
+        Ok(cleared + again.elapsed())
     }
 
     /// Scans a part and clears its bits; nothing of a process that has ended or is hard to reach just now.
@@ -365,12 +371,14 @@ mod tests {
         assert_eq!(blocks(part, &[]), [], "an answer that is too short");
     }
 
-    /// A module whose first page of each block was accessed, and that fails if told.
+    /// A module by which all pages of processes with an even number are accessed, and others have none; or that fails.
     struct Played(Errno);
 
     impl Calls for Played {
         fn carry_out(&self, call: Call<'_>) -> Result<(), Errno> {
-            if let Call::Scan(_, entries) = call {
+            if let Call::Scan(scan, entries) = call
+                && scan.pid % 2 == 0
+            {
                 for entry in entries.iter_mut() {
                     *entry = abi::ENTRY_PRESENT | abi::ENTRY_ACCESSED;
                 }
@@ -405,11 +413,36 @@ mod tests {
         let module = GuestModule::of(Box::new(Played(0)));
         let mut sampler = ScanSampler::start(Arc::new(module)).unwrap();
         assert_eq!(drained(&mut sampler).unwrap(), 0);
-        sampler.watch(&[target(7, vec![range(512, 2048)])]).unwrap();
+        sampler.watch(&[target(8, vec![range(512, 2048)])]).unwrap();
         assert_eq!(awaited(&mut sampler).unwrap(), 150);
         assert_eq!(drained(&mut sampler).unwrap(), 150);
         sampler.watch(&[]).unwrap();
         assert!(sampler.answers.is_empty());
+    }
+
+    #[test]
+    fn parts_without_a_page_take_no_window() {
+        let (sender, seen) = channel();
+        let mut checker = Checker {
+            module: Arc::new(GuestModule::of(Box::new(Played(0)))),
+            watched: Arc::default(),
+            seen: sender,
+            entries: Vec::new(),
+            at: 0,
+        };
+        let part = |pid| Part {
+            pid,
+            range: range(0, 512),
+        };
+        // The process that has no pages has an odd number.
+        checker.check(&[part(7), part(9)]).unwrap();
+        assert!(seen.try_recv().is_err());
+        checker.check(&[part(7), part(8)]).unwrap();
+        assert!(matches!(
+            seen.try_recv(),
+            Ok(Seen::Checked(Part { pid: 8, .. }, _))
+        ));
+        assert!(seen.try_recv().is_err());
     }
 
     #[test]

@@ -12,11 +12,11 @@ const SAME_TIER_RATIO: f64 = 1.22;
 
 const NAME: &str = "tiers";
 /// Advice if several nodes have memory.
-const DEFINE: &str =
-    "define every tier, fastest first, by a [[tier]] section each: see dist/terrace.toml";
+const DEFINE: &str = "define every tier, fastest first, by a [[tier]] section each: see dist/terrace.toml, in a guest \
+     dist/terrace-agent.toml";
 /// Advice if one has.
-const ADD_A_NODE: &str =
-    "give the host a second node with memory; until then VMs are observed only";
+const ADD_A_NODE: &str = "give the machine a second node with memory (a guest: docs/agent.md, A guest with two tiers); until then accesses \
+     are only observed";
 
 /// Tiers as the operator defines them.
 pub(super) fn defined(
@@ -98,7 +98,7 @@ pub(super) fn derived(
     let mut findings = kernel_findings(&groups, kernel_tiers);
     if groups.len() == 1 {
         findings.push(match with_memory(&nodes).count() {
-            1 => one_tier("this host has one node with memory", ADD_A_NODE),
+            1 => one_tier("this machine has one node with memory", ADD_A_NODE),
             _ => one_tier("nothing on this host distinguishes its nodes", DEFINE),
         });
     }
@@ -211,7 +211,8 @@ fn kernel_findings(groups: &[Vec<NodeId>], kernel_tiers: &[Vec<NodeId>]) -> Vec<
 }
 
 fn one_tier(why: &str, advice: &str) -> Finding {
-    let found = format!("all memory is one tier, so no page is moved (balancing works): {why}");
+    let found =
+        format!("all memory is one tier, so no page is moved (balancing of VMs works): {why}");
     Finding::missing(NAME, found, advice)
 }
 
