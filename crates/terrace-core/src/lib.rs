@@ -8,7 +8,8 @@
 //! between VMs within limits set from outside, [`place`] proposes, and [`engine`] checks each proposal
 //! and has it moved. [`policy`] names compositions of stages.
 //!
-//! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory.
+//! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory. [`gather`]
+//! chooses the blocks of a guest's memory whose few hot pages are worth gathering; nothing drives it yet.
 
 pub mod arbiter;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod demand;
 pub mod engine;
 mod error;
 pub mod estimate;
+pub mod gather;
 pub mod pages;
 pub mod place;
 pub mod policy;
