@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_with_a_fixed_page_and_one_that_takes_pages_are_not_emptied() {
+    fn blocks_with_fixed_pages_and_targets_are_not_emptied() {
         let mut skew = Skew::new(4 * 512);
         for block in 0..4 {
             skew.count(block * 512, block != 1);
