@@ -25,14 +25,10 @@ static char *hide = "";
 module_param(hide, charp, 0444);
 MODULE_PARM_DESC(hide, "A symbol that is taken for missing, for tests");
 
-/* As asm/tlbflush.h has it, which hides it from modules. */
-typedef void flush_fn(struct mm_struct *mm, unsigned long start,
-		      unsigned long end, unsigned int stride_shift,
-		      bool freed_tables);
 typedef unsigned long lookup_fn(const char *name);
 
 /* Types of the calls; neither is ever defined. */
-extern flush_fn flush_proto;
+extern tg_flush_fn flush_proto;
 extern lookup_fn lookup_proto;
 DEFINE_STATIC_CALL_NULL(tg_flush_range, flush_proto);
 DEFINE_STATIC_CALL_NULL(tg_lookup, lookup_proto);
@@ -86,7 +82,7 @@ void tg_symbols_find(void)
 		flush_missing = "the kernel has no flush_tlb_mm_range";
 		return;
 	}
-	static_call_update(tg_flush_range, (flush_fn *)flush);
+	static_call_update(tg_flush_range, (tg_flush_fn *)flush);
 }
 
 /* 0, or the error number of calls that flush. */

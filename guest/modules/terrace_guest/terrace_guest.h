@@ -30,6 +30,10 @@ struct tg_file {
 void tg_count(unsigned int call, u64 more);
 
 /* symbols.c: symbols that the kernel does not export. */
+/* flush_tlb_mm_range, as prototype.c compares it with the kernel's. */
+typedef void tg_flush_fn(struct mm_struct *mm, unsigned long start,
+			 unsigned long end, unsigned int stride_shift,
+			 bool freed_tables);
 void tg_symbols_find(void);
 int tg_flush_missing(const char **why);
 void tg_flush(struct mm_struct *mm);
