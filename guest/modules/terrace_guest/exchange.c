@@ -2,9 +2,10 @@
 /*
  * EXCHANGE: pairs of pages of one process or two change their nodes, also if neither has a free
  * page. Each goes to a page that is kept on the other's node; the frames that they leave
- * are kept in turn.
+ * are kept in turn. With in_place=1 they change places and none is kept.
  */
 #include <linux/err.h>
+#include <linux/nodemask.h>
 #include <linux/rwsem.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -28,16 +29,14 @@ struct pair {
 /* One page of a pair. */
 struct side {
 	struct mm_struct *mm;
-	unsigned long address;
-	struct vm_area_struct *vma;
-	struct page *page;
+	struct tg_mapped at;
 	/* The page of the other's node to which it goes. */
 	struct page *to;
 };
 
 static int find_side(struct side *side)
 {
-	return tg_page_find(side->mm, side->address, &side->vma, &side->page);
+	return tg_page_find(side->mm, side->at.address, &side->at.vma, &side->at.page);
 }
 
 static void put_spare(struct side *side)
@@ -49,7 +48,7 @@ static void put_spare(struct side *side)
 
 static int move_side(struct side *side)
 {
-	int err = tg_page_move(side->vma, side->address, side->page, side->to);
+	int err = tg_page_move(side->at.vma, side->at.address, side->at.page, side->to);
 
 	if (!err)
 		side->to = NULL;
@@ -66,13 +65,11 @@ static bool undo(struct side *moved, struct side *other)
 	return true;
 }
 
-static int exchange_sides(struct side *a, struct side *b, u32 *halves)
+static int move_both(struct side *a, struct side *b, u32 *halves)
 {
-	int nodes[2] = { page_to_nid(a->page), page_to_nid(b->page) };
+	int nodes[2] = { page_to_nid(a->at.page), page_to_nid(b->at.page) };
 	int err;
 
-	if (nodes[0] == nodes[1])
-		return -EXDEV;
 	a->to = tg_pool_take(nodes[1]);
 	b->to = tg_pool_take(nodes[0]);
 	err = a->to && b->to ? move_side(a) : -ENOMEM;
@@ -87,10 +84,17 @@ static int exchange_sides(struct side *a, struct side *b, u32 *halves)
 	return err;
 }
 
+static int exchange_sides(struct side *a, struct side *b, u32 *halves)
+{
+	if (page_to_nid(a->at.page) == page_to_nid(b->at.page))
+		return -EXDEV;
+	return tg_swaps_in_place() ? tg_page_swap(&a->at, &b->at) : move_both(a, b, halves);
+}
+
 static int exchange_pair(const struct pair *of, u64 first, u64 second, u32 *halves)
 {
-	struct side a = { .mm = of->first, .address = first };
-	struct side b = { .mm = of->second, .address = second };
+	struct side a = { .mm = of->first, .at.address = first };
+	struct side b = { .mm = of->second, .at.address = second };
 	int err = find_side(&a);
 
 	if (!err)
@@ -206,6 +210,15 @@ static int exchange(struct tg_exchange *call, struct batch *batch)
 				 call->count * sizeof(s32)))
 		err = -EFAULT;
 	return err;
+}
+
+/* 0, or the error number of the call. */
+int tg_exchange_missing(const char **why)
+{
+	*why = "this guest has one node";
+	if (num_node_state(N_MEMORY) < 2)
+		return -EOPNOTSUPP;
+	return tg_swaps_in_place() ? tg_remap_missing(why) : tg_pool_missing(why);
 }
 
 int tg_exchange(struct tg_exchange *call)

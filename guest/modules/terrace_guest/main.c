@@ -66,7 +66,7 @@ static long info(void __user *to)
 	info->version = TG_VERSION;
 	info->calls = TG_CALLS;
 	say(&info->call[TG_CALL_SCAN], tg_flush_missing);
-	say(&info->call[TG_CALL_EXCHANGE], tg_pool_missing);
+	say(&info->call[TG_CALL_EXCHANGE], tg_exchange_missing);
 	for (i = 0; i < TG_CALLS; i++)
 		info->pages[i] = atomic64_read(&pages[i]);
 	if (copy_to_user(to, info, sizeof(*info)))
@@ -96,7 +96,7 @@ static int carry_out(struct tg_file *file, unsigned int number, union call *call
 	case TG_CONSOLIDATE:
 		return tg_consolidate(file, &call->consolidate);
 	case TG_EXCHANGE:
-		err = tg_pool_missing(&why);
+		err = tg_exchange_missing(&why);
 		return err ? err : tg_exchange(&call->exchange);
 	default:
 		return tg_migrate(&call->migrate);

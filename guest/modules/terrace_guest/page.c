@@ -101,7 +101,7 @@ int tg_page_find(struct mm_struct *mm, unsigned long address,
  * swap, of which the kernel's move believes that it cannot be. The page is locked now, so
  * that none of this can begin any more.
  */
-static bool is_same(unsigned long src, struct page *page)
+bool tg_is_same(unsigned long src, struct page *page)
 {
 	struct page *from = src & MIGRATE_PFN_MIGRATE ? migrate_pfn_to_page(src) : NULL;
 	struct folio *folio;
@@ -148,7 +148,7 @@ int tg_page_move(struct vm_area_struct *vma, unsigned long address,
 
 	if (err)
 		return err;
-	if (is_same(src, page))
+	if (tg_is_same(src, page))
 		dst = copy(page, to);
 	migrate_vma_pages(&args);
 	migrate_vma_finalize(&args);
@@ -163,7 +163,7 @@ int tg_frame_move(unsigned long frame, struct page *page, struct page *to)
 
 	if (err)
 		return err;
-	if (is_same(src, page))
+	if (tg_is_same(src, page))
 		dst = copy(page, to);
 	migrate_device_pages(&src, &dst, 1);
 	migrate_device_finalize(&src, &dst, 1);

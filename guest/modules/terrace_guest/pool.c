@@ -26,15 +26,11 @@ struct pool {
 static struct pool pools[MAX_NUMNODES];
 static DEFINE_SPINLOCK(lock);
 
-/* 0, or the error number of EXCHANGE. */
+/* 0, or the error number of what needs kept pages. */
 int tg_pool_missing(const char **why)
 {
-	*why = "";
-	if (num_node_state(N_MEMORY) < 2)
-		*why = "this guest has one node";
-	else if (!reserve)
-		*why = "no pages are kept for it (module parameter reserve)";
-	return **why ? -EOPNOTSUPP : 0;
+	*why = reserve ? "" : "no pages are kept for it (module parameters reserve, in_place)";
+	return reserve ? 0 : -EOPNOTSUPP;
 }
 
 /* Nobody waits for such a page, and reclaim is not begun for it. */
@@ -53,10 +49,9 @@ static bool is_full(const struct pool *pool)
 /* Fills each pool as far as its node has free pages. */
 void tg_pool_fill(void)
 {
-	const char *why;
 	int node;
 
-	if (tg_pool_missing(&why))
+	if (tg_swaps_in_place() || num_node_state(N_MEMORY) < 2)
 		return;
 	for_each_node_state(node, N_MEMORY) {
 		while (!is_full(&pools[node])) {

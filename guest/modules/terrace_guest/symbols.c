@@ -27,13 +27,16 @@ MODULE_PARM_DESC(hide, "A symbol that is taken for missing, for tests");
 
 typedef unsigned long lookup_fn(const char *name);
 
-/* Types of the calls; neither is ever defined. */
+/* Types of the calls; none is ever defined. */
 extern tg_flush_fn flush_proto;
+extern tg_remap_fn remap_proto;
 extern lookup_fn lookup_proto;
 DEFINE_STATIC_CALL_NULL(tg_flush_range, flush_proto);
+DEFINE_STATIC_CALL_NULL(tg_remap_entries, remap_proto);
 DEFINE_STATIC_CALL_NULL(tg_lookup, lookup_proto);
 
 static const char *flush_missing = "not looked for yet";
+static const char *remap_missing = "not looked for yet";
 
 /* NULL: symbols may be looked for. */
 static const char *forbidden(void)
@@ -66,34 +69,61 @@ static unsigned long find(const char *name)
 	return strcmp(hide, name) ? static_call(tg_lookup)(name) : 0;
 }
 
+static const char *lookup_missing(void)
+{
+	const char *why = forbidden();
+
+	if (!why && find_lookup())
+		why = "symbols cannot be looked up (kprobes are off)";
+	return why;
+}
+
 void tg_symbols_find(void)
 {
-	unsigned long flush;
+	unsigned long flush, remap;
 
-	flush_missing = forbidden();
+	flush_missing = lookup_missing();
+	remap_missing = flush_missing;
 	if (flush_missing)
 		return;
-	if (find_lookup()) {
-		flush_missing = "symbols cannot be looked up (kprobes are off)";
-		return;
-	}
 	flush = find("flush_tlb_mm_range");
-	if (!flush) {
+	if (flush)
+		static_call_update(tg_flush_range, (tg_flush_fn *)flush);
+	else
 		flush_missing = "the kernel has no flush_tlb_mm_range";
-		return;
-	}
-	static_call_update(tg_flush_range, (tg_flush_fn *)flush);
+	remap = find("remove_migration_ptes");
+	if (remap)
+		static_call_update(tg_remap_entries, (tg_remap_fn *)remap);
+	else
+		remap_missing = "the kernel has no remove_migration_ptes";
+}
+
+static int error_of(const char *missing, const char **why)
+{
+	*why = missing ? missing : "";
+	return missing ? -EOPNOTSUPP : 0;
 }
 
 /* 0, or the error number of calls that flush. */
 int tg_flush_missing(const char **why)
 {
-	*why = flush_missing ? flush_missing : "";
-	return flush_missing ? -EOPNOTSUPP : 0;
+	return error_of(flush_missing, why);
 }
 
 /* Forgets all that processors know of a process's page tables. */
 void tg_flush(struct mm_struct *mm)
 {
 	static_call(tg_flush_range)(mm, 0, TLB_FLUSH_ALL, PAGE_SHIFT, false);
+}
+
+/* 0, or the error number of calls that swap pages in place. */
+int tg_remap_missing(const char **why)
+{
+	return error_of(remap_missing, why);
+}
+
+/* Maps a page where another one was until it was taken out of the tables. */
+void tg_remap(struct folio *from, struct folio *to)
+{
+	static_call(tg_remap_entries)(from, to, 0);
 }

@@ -4,6 +4,7 @@
 
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/rmap.h>
 #include <linux/sched.h>
 
 #include "abi.h"
@@ -34,9 +35,13 @@ void tg_count(unsigned int call, u64 more);
 typedef void tg_flush_fn(struct mm_struct *mm, unsigned long start,
 			 unsigned long end, unsigned int stride_shift,
 			 bool freed_tables);
+/* remove_migration_ptes; prototype.c knows those that there have been. */
+typedef typeof(remove_migration_ptes) tg_remap_fn;
 void tg_symbols_find(void);
 int tg_flush_missing(const char **why);
 void tg_flush(struct mm_struct *mm);
+int tg_remap_missing(const char **why);
+void tg_remap(struct folio *from, struct folio *to);
 
 /* table.c: page tables of a process. */
 enum tg_found {
@@ -63,7 +68,19 @@ int tg_page_find(struct mm_struct *mm, unsigned long address,
 		 struct vm_area_struct **vma, struct page **page);
 int tg_page_move(struct vm_area_struct *vma, unsigned long address,
 		 struct page *page, struct page *to);
+bool tg_is_same(unsigned long src, struct page *page);
 int tg_frame_move(unsigned long frame, struct page *page, struct page *to);
+
+/* swap.c: two pages that change places without a third. */
+/* A page at the address that maps it. */
+struct tg_mapped {
+	struct vm_area_struct *vma;
+	unsigned long address;
+	struct page *page;
+};
+
+bool tg_swaps_in_place(void);
+int tg_page_swap(const struct tg_mapped *a, const struct tg_mapped *b);
 
 /* pool.c: pages of each node that are kept for exchanges. */
 int tg_pool_missing(const char **why);
@@ -84,6 +101,7 @@ void tg_file_unlock(struct tg_file *file);
 
 /* scan.c, consolidate.c, exchange.c, migrate.c: the calls. */
 int tg_scan(struct tg_scan *scan);
+int tg_exchange_missing(const char **why);
 int tg_exchange(struct tg_exchange *call);
 int tg_migrate(struct tg_migrate *call);
 int tg_consolidate(struct tg_file *file, struct tg_consolidate *call);

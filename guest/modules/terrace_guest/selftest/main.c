@@ -2,7 +2,7 @@
 /*
  * Tries /dev/terrace_guest on this program's own memory and its children's, beside
  * threads that go on writing it. Exits with 0 if all calls that work did what they should.
- * With --timings it shows how long they take, instead.
+ * With --timings it shows how long they take, instead, and with --calls which ones work.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static int run_all(void)
 		      (int (*const[])(void)){ test_consolidate, test_no_block, test_together, test_cgroup,
 					      test_changing, NULL });
 	failed |= run(TG_CALL_EXCHANGE, "EXCHANGE",
-		      (int (*const[])(void)){ test_exchange, test_exchange_two, NULL });
+		      (int (*const[])(void)){ test_exchange, test_exchange_two, test_frames, NULL });
 	failed |= run(TG_CALL_MIGRATE, "MIGRATE", (int (*const[])(void)){ test_migrate, NULL });
 	return failed;
 }
@@ -76,6 +76,16 @@ static int show_counted(void)
 	return failed || info.pages[TG_CALL_CONSOLIDATE] == before.pages[TG_CALL_CONSOLIDATE];
 }
 
+static int show_calls(void)
+{
+	static const char *const names[TG_CALLS] = { "SCAN", "CONSOLIDATE", "EXCHANGE", "MIGRATE" };
+
+	for (int i = 0; i < TG_CALLS; i++)
+		printf("%s: %s%s\n", names[i], info.call[i].error ? "does not work here: " : "works",
+		       info.call[i].why);
+	return 0;
+}
+
 int main(int count, char **arguments)
 {
 	unsigned long others;
@@ -86,6 +96,8 @@ int main(int count, char **arguments)
 	device = open_device();
 	if (ioctl(device, TG_INFO, &info))
 		fail("INFO");
+	if (count == 2 && !strcmp(arguments[1], "--calls"))
+		return show_calls();
 	keep_nodes();
 	make_memory();
 	if (count == 2 && !strcmp(arguments[1], "--timings"))

@@ -73,6 +73,7 @@ int test_scan_sparse(void);
 int test_consolidate(void);
 int test_exchange(void);
 int test_exchange_two(void);
+int test_frames(void);
 int test_migrate(void);
 int test_no_block(void);
 int test_together(void);
