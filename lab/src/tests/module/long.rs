@@ -49,6 +49,9 @@ pub fn timings() -> Result<()> {
     let mut guest = module::start(MODULE, &Kernel::get(false)?)?;
     guest.check(&format!("insmod /{MODULE}.ko"))?;
     print!("{}", guest.check("/selftest --timings")?);
+    guest.check(&format!("rmmod {MODULE} && insmod /{MODULE}.ko in_place=1"))?;
+    println!("pages are exchanged in place:");
+    print!("{}", guest.check("/selftest --timings")?);
     Ok(())
 }
 
