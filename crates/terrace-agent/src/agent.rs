@@ -60,7 +60,7 @@ impl Agent {
         let params = config.params(samplers.params(vcpus));
         let no_swaps = pages.swaps().err();
         let ranges = RangesConfig {
-            epoch_ms: u32::try_from(config.epoch.as_millis()).unwrap_or(u32::MAX),
+            epoch_ms: u32::try_from(config.sampling.epoch.as_millis()).unwrap_or(u32::MAX),
             moves: config.moves,
             swaps: no_swaps.is_none(),
             headroom_pages: config.headroom_bytes / PAGE_SIZE,
@@ -235,7 +235,7 @@ impl Agent {
     /// Length of an epoch.
     #[must_use]
     pub fn epoch_length(&self) -> Duration {
-        self.config.epoch
+        self.config.sampling.epoch
     }
 }
 

@@ -10,6 +10,7 @@ use terrace_core::ranges::Params;
 use terrace_proto::agent::Budgets;
 use terrace_sys::topology::{NodeId, TierDefinition};
 
+use crate::gather::{Gathering, RawGather};
 use crate::processes::Wanted;
 
 /// The configuration file if none is named.
@@ -74,6 +75,7 @@ struct Raw {
     processes: RawProcesses,
     capacity: RawCapacity,
     budget: RawBudget,
+    gather: RawGather,
     host: RawHost,
 }
 
@@ -130,6 +132,7 @@ impl Default for Raw {
             processes: RawProcesses::default(),
             capacity: RawCapacity::default(),
             budget: RawBudget::default(),
+            gather: RawGather::default(),
             host: RawHost::default(),
         }
     }
@@ -176,17 +179,24 @@ pub struct Following {
     pub root: RootChoice,
 }
 
+/// Choice of the source of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// The source.
+    pub source: SamplerChoice,
+    /// Parameters for the PMU's samples.
+    pub preset: Preset,
+    /// Length of an epoch.
+    pub epoch: Duration,
+}
+
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The socket on which `status` is answered.
     pub socket: PathBuf,
     /// The source of samples.
-    pub sampler: SamplerChoice,
-    /// Parameters for the PMU's samples.
-    pub preset: Preset,
-    /// Length of an epoch.
-    pub epoch: Duration,
+    pub sampling: Sampling,
     /// Whether pages may be moved.
     pub moves: bool,
     /// Whether the guest's kernel module is used if it is loaded.
@@ -201,6 +211,8 @@ pub struct Config {
     pub capacity_bytes: Option<u64>,
     /// Limits of spending: bytes copied per second, and percent of one CPU for surveys of where pages are.
     pub budgets: Budgets,
+    /// How `terrace-agent gather` works.
+    pub gather: Gathering,
     /// Name of the port to the host; `None`: no channel.
     pub port: Option<String>,
 }
@@ -261,9 +273,11 @@ impl Config {
         );
         Ok(Self {
             socket: raw.socket,
-            sampler: raw.sampler,
-            preset: raw.preset,
-            epoch: Duration::from_millis(raw.epoch_ms.into()),
+            sampling: Sampling {
+                source: raw.sampler,
+                preset: raw.preset,
+                epoch: Duration::from_millis(raw.epoch_ms.into()),
+            },
             moves: raw.moves,
             module: raw.module,
             headroom_bytes: raw.headroom.as_u64(),
@@ -280,6 +294,7 @@ impl Config {
             },
             capacity_bytes: raw.capacity.fast.map(|size| size.as_u64()),
             budgets: budgets(&raw.budget),
+            gather: raw.gather.check()?,
             port: raw.host.channel.then_some(port),
         })
     }
@@ -288,7 +303,7 @@ impl Config {
     #[must_use]
     pub fn params(&self, sampler: Params) -> Params {
         let tuned = Params::tuned(sampler.vcpus);
-        match self.preset {
+        match self.sampling.preset {
             Preset::Tuned if sampler == Params::paper(sampler.vcpus) => tuned,
             _ => sampler,
         }
@@ -368,6 +383,10 @@ mod tests {
         assert!(refused("headroom = \"1MiB\"").contains("headroom"));
         assert!(refused("[host]\nport = \"a/b\"").contains("no name of a port"));
         assert!(refused("sampler = \"scan\"\nmodule = false").contains("module = false"));
+        assert!(refused("[gather]\ngain = 512").contains("gather.gain = 512 is out of range"));
+        assert!(refused("[gather]\ncl = 1").contains("gather.cl = 1 is out of range"));
+        assert!(refused("[gather]\ncl = \"all\"").contains("allowed is \"auto\", or 2 to 512"));
+        assert!(refused("[gather]\nwindow_s = 0").contains("gather.window_s = 0 is out of range"));
         let tier = |name| format!("[[tier]]\nname = \"{name}\"\nnodes = [0]\n");
         assert!(refused(&(tier("a") + &tier("a"))).contains("are named \"a\""));
         assert!(refused(&tier("")).contains("has no name"));

@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
+use terrace_agent::gather::commands::{self, GatherArgs, HeatArgs};
 use terrace_agent::module::{GuestPages, ModuleParts};
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
@@ -81,6 +82,18 @@ enum Command {
         #[arg(long)]
         once: bool,
     },
+    /// Show how hot base pages are spread over this machine's memory, and what gathering them would save a host that
+    /// moves pages of 2 MiB.
+    Skew {
+        #[command(flatten)]
+        heat: HeatArgs,
+    },
+    /// Gather scattered hot base pages into few blocks of 2 MiB: on the node that `gather.node` names, or by the guest
+    /// module.
+    Gather {
+        #[command(flatten)]
+        gather: GatherArgs,
+    },
     /// Print a shell completion script.
     Completions {
         /// Which shell.
@@ -123,6 +136,8 @@ fn carry_out(command: Command) -> Result<ExitCode> {
             interval,
             once,
         } => top::watch(&socket, Duration::from_secs(interval), once)?,
+        Command::Skew { heat } => commands::skew(&for_gathering()?, &heat)?,
+        Command::Gather { gather } => commands::gather(&for_gathering()?, &gather)?,
         Command::Completions { shell } => clap_complete::generate(
             shell,
             &mut Args::command(),
@@ -131,6 +146,17 @@ fn carry_out(command: Command) -> Result<ExitCode> {
         ),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Capabilities to find frames and to move pages, and the machine to look at.
+fn for_gathering() -> Result<HostRoot> {
+    let kept = [
+        Capability::CAP_SYS_ADMIN,
+        Capability::CAP_SYS_NICE,
+        Capability::CAP_SYS_PTRACE,
+    ];
+    keep_only(&kept).context("cannot drop capabilities")?;
+    Ok(HostRoot::default())
 }
 
 fn run(config: Config, record: Option<&Path>) -> Result<()> {
@@ -170,7 +196,12 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     ctrlc::set_handler(move || {
         let _ = stop.send(());
     })?;
-    let samplers = Samplers::new(&root, config.sampler, config.epoch, &module);
+    let samplers = Samplers::new(
+        &root,
+        config.sampling.source,
+        config.sampling.epoch,
+        &module,
+    );
     let socket = config.socket.clone();
     let mut link = match &config.port {
         Some(port) => Some(HostLink::open(&root, link_config(&root, port, &config))?),

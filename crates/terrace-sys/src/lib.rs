@@ -60,7 +60,9 @@ pub use move_pages::{
 };
 pub use own_folder::FolderError;
 pub use own_log::{LogFileError, new_log_file};
-pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
+pub use pagemap::{
+    PAGEMAP_SCAN, PageEntry, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported,
+};
 pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};
 pub use root::{HostRoot, ReadError};

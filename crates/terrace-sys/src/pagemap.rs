@@ -22,6 +22,31 @@ pub struct PageRun {
     pub huge: bool,
 }
 
+/// What is known of a page by its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// The page's frame; `None` if it is not there, or who opened the file lacked `CAP_SYS_ADMIN`.
+    #[must_use]
+    pub fn frame(self) -> Option<u64> {
+        let frame = self.0 & ENTRY_FRAME;
+        (self.0 & ENTRY_PRESENT != 0 && frame > 0).then_some(frame)
+    }
+
+    /// Whether the page is there.
+    #[must_use]
+    pub fn is_present(self) -> bool {
+        self.0 & ENTRY_PRESENT != 0
+    }
+
+    /// Whether the page is anonymous memory and mapped once: no other process has it, nor does KSM share it.
+    #[must_use]
+    pub fn is_own(self) -> bool {
+        self.0 & (ENTRY_PRESENT | ENTRY_FILE | ENTRY_EXCLUSIVE) == ENTRY_PRESENT | ENTRY_EXCLUSIVE
+    }
+}
+
 /// One process's `/proc/PID/pagemap`.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -69,6 +94,7 @@ const REGIONS: usize = 4096;
 const ENTRIES: usize = 1 << 16;
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SOFT_DIRTY: u64 = 1 << 55;
+const ENTRY_FRAME: u64 = (1 << 55) - 1;
 /// The page is in swap.
 const ENTRY_SWAPPED: u64 = 1 << 62;
 /// The page is of a file or shared anonymous memory.
@@ -146,6 +172,29 @@ impl Pagemap {
         let is_own =
             |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & BITS == ENTRY_PRESENT | ENTRY_EXCLUSIVE;
         Ok(got == entries.len() && entries.as_chunks::<8>().0.iter().all(is_own))
+    }
+
+    /// The entries of pages, by their numbers; an empty one if there is no such page. Neighbours are read at once.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, SysError> {
+        let mut entries = Vec::with_capacity(pages.len());
+        for run in pages.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
+            for part in run.chunks(ENTRIES) {
+                let mut bytes = vec![0_u8; part.len() * 8];
+                // A read behind the last address of a process is short.
+                let got = self.file.read_at(&mut bytes, part[0].saturating_mul(8));
+                got.map_err(|source| SysError {
+                    call: "read",
+                    what: format!("pagemap at page {:#x}", part[0]),
+                    source,
+                })?;
+                let words = bytes.as_chunks::<8>().0.iter();
+                entries.extend(words.map(|word| PageEntry(u64::from_ne_bytes(*word))));
+            }
+        }
+        Ok(entries)
     }
 
     fn by_scan(&self, start: u64, end: u64, category: u64) -> Result<Vec<PageRun>, SysError> {
@@ -307,6 +356,25 @@ mod tests {
         assert!(!pagemap.sees_huge_pages());
         assert_eq!(pagemap.present(base, end).unwrap(), want);
         assert_eq!(pagemap.present(base, base).unwrap(), []);
+    }
+
+    #[test]
+    fn entries_are_those_of_the_named_pages() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(8 * PAGE_SIZE).unwrap();
+        let map = SharedMapping::new(file.as_fd(), 0, 8 * 4096).unwrap();
+        for page in [0, 1, 5] {
+            // SAFETY: inside of the mapping.
+            unsafe { map.as_ptr().add(page * 4096).write_volatile(1) };
+        }
+        let first = map.as_ptr() as u64 / PAGE_SIZE;
+        let pagemap = Pagemap::open(Path::new("/proc/self/pagemap")).unwrap();
+        let pages = [first, first + 1, first + 3, first + 5, 1 << 51];
+        let entries = pagemap.entries(&pages).unwrap();
+        let there: Vec<bool> = entries.iter().map(|entry| entry.is_present()).collect();
+        assert_eq!(there, [true, true, false, true, false]);
+        assert!(entries.iter().all(|entry| !entry.is_own()), "shared memory");
+        assert_eq!(entries[2].frame(), None);
     }
 
     #[test]

@@ -32,7 +32,15 @@ pub enum Layout {
     Scattered,
     /// One run of neighbours.
     Clustered,
+    /// As many in each 2 MiB of the region's first part.
+    Sparse {
+        /// So many.
+        each: usize,
+    },
 }
+
+/// Pages of 2 MiB.
+const BLOCK_PAGES: usize = 512;
 
 /// `wanted` different page numbers below `pages`.
 #[must_use]
@@ -40,6 +48,7 @@ pub fn choose(pages: usize, wanted: usize, seed: u64, layout: Layout) -> Vec<u32
     match layout {
         Layout::Scattered => scattered(pages, wanted, seed),
         Layout::Clustered => clustered(pages, wanted, seed),
+        Layout::Sparse { each } => sparse(pages, wanted, seed, each.clamp(1, BLOCK_PAGES)),
     }
 }
 
@@ -50,6 +59,17 @@ fn clustered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
         .into_iter()
         .flat_map(|first| (first..).take(wanted))
         .collect()
+}
+
+/// `each` pages of each block, until there are enough.
+fn sparse(pages: usize, wanted: usize, seed: u64, each: usize) -> Vec<u32> {
+    let blocks = (0..pages / BLOCK_PAGES).zip(seed..);
+    let all = blocks.flat_map(|(block, seed)| {
+        let first = u32::try_from(block * BLOCK_PAGES).unwrap_or(0);
+        let inside = scattered(BLOCK_PAGES, each, seed).into_iter();
+        inside.map(move |page| first + page)
+    });
+    all.take(wanted).collect()
 }
 
 /// `wanted` page numbers in the order in which they were drawn.
@@ -85,6 +105,17 @@ mod tests {
         assert_eq!(first.len(), 1_000);
         let neighbours = first.windows(2).filter(|w| w[0] + 1 == w[1]).count();
         assert!(neighbours < 200, "{neighbours} neighbours in 1000");
+    }
+
+    #[test]
+    fn a_sparse_hot_set_has_as_many_pages_in_each_block() {
+        let chosen = choose(10 * 512, 24, 3, Layout::Sparse { each: 4 });
+        let of = |block: u32| chosen.iter().filter(|page| **page / 512 == block).count();
+        assert_eq!(
+            (0..10).map(of).collect::<Vec<_>>(),
+            [4, 4, 4, 4, 4, 4, 0, 0, 0, 0]
+        );
+        assert_eq!(choose(512, 9, 3, Layout::Sparse { each: 4 }).len(), 4);
     }
 
     #[test]

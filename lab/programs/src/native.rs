@@ -10,8 +10,10 @@ pub struct HotSet {
     pub name: String,
     /// Memory that the process fills, MiB.
     pub region_mib: usize,
-    /// The part of the memory that the process keeps touching, MiB: one run of pages.
+    /// The part of the memory that the process keeps touching, MiB: one run of pages, unless `sparse` is set.
     pub hot_mib: usize,
+    /// Hot pages in each 2 MiB of the region, instead of the run; 0 for the run.
+    pub sparse: usize,
     /// Seed that picks the first hot set.
     pub seed: u64,
     /// Pages anywhere in the region that each pass touches beside the hot set.
@@ -34,6 +36,7 @@ impl Default for HotSet {
             name: "hotset".to_owned(),
             region_mib: 256,
             hot_mib: 24,
+            sparse: 0,
             seed: 1,
             elsewhere: 64,
             heap: false,

@@ -19,6 +19,8 @@ use crate::{host, modules, places, programs};
 const NAME: &str = "module";
 /// Memory of each of the guest's two nodes, MiB.
 const NODE_MIB: u64 = 256;
+/// The same of a guest with a small second node, MiB.
+const UNEQUAL_MIB: [u64; 2] = [512, 64];
 
 /// Size of the disk for swap, MiB.
 const DISK_MIB: u64 = 256;
@@ -36,6 +38,8 @@ pub enum More {
     SlowDisk,
     /// A DIMM on node 1, whose memory the guest's kernel keeps movable.
     Dimm,
+    /// None, but node 0 is large and node 1 small: to gather hot pages on.
+    SmallNode,
 }
 
 /// Boots the guest with a kernel and stores a module in it that was built for that, `/NAME.ko`, and that module's test of
@@ -56,16 +60,20 @@ pub fn start_with(module: &str, kernel: &Kernel, more: More) -> Result<Lab> {
 }
 
 fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
+    let [first, second] = match more {
+        More::SmallNode => UNEQUAL_MIB,
+        _ => [NODE_MIB; 2],
+    };
     let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
          -cpu EPYC-Rome,-svm -smp 2 -m {ram} {more} \
-         -object memory-backend-ram,id=m0,size={NODE_MIB}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
-         -object memory-backend-ram,id=m1,size={NODE_MIB}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -object memory-backend-ram,id=m0,size={first}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
+         -object memory-backend-ram,id=m1,size={second}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control}",
-        ram = 2 * NODE_MIB,
+        ram = first + second,
         control = port::CONTROL,
     );
     Ok(options::of_guest(
@@ -78,7 +86,7 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
 
 fn hardware(more: More) -> Result<String> {
     Ok(match more {
-        More::Nothing => String::new(),
+        More::Nothing | More::SmallNode => String::new(),
         More::SlowDisk => {
             let path = places::lab("module")?.join("disk");
             File::create(&path)?.set_len(DISK_MIB << 20)?;

@@ -42,6 +42,7 @@ fn suites() -> impl Iterator<Item = Suite> {
         Suite::of(stock::TESTS),
         Suite::of(module::TESTS),
         Suite::of(module::HARDWARE_TESTS),
+        Suite::of(module::GATHER_FAULTS),
     ]
     .into_iter()
     .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))

@@ -12,6 +12,7 @@ use terrace_sys::topology::Topology;
 use terrace_sys::{Damon, Finding, Health, HostRoot, move_pages_supported};
 
 use crate::config::{Config, SamplerChoice};
+use crate::gather;
 use crate::module::ModuleParts;
 use crate::processes;
 use crate::sampler::{Samplers, pmu};
@@ -24,6 +25,7 @@ pub fn inspect(root: &HostRoot, config: &Config) -> Vec<Finding> {
     findings.push(sampler(root, config));
     findings.push(moves(root));
     findings.extend(module::inspect(root, config.module));
+    findings.push(gather::inspect(root, config));
     findings.extend(balancing(root));
     findings.push(permitted(root, config));
     findings.push(port(root, config));
@@ -106,7 +108,7 @@ fn damon(root: &HostRoot) -> Finding {
 /// The source that `run` would take with this configuration.
 fn sampler(root: &HostRoot, config: &Config) -> Finding {
     let module = ModuleParts::open(root, config.module);
-    let mut samplers = Samplers::new(root, config.sampler, config.epoch, &module);
+    let mut samplers = Samplers::new(root, config.sampling.source, config.sampling.epoch, &module);
     samplers.sample(&[], &mut |_| ());
     match samplers.name() {
         Some(name) => Finding::ok(
@@ -116,7 +118,7 @@ fn sampler(root: &HostRoot, config: &Config) -> Finding {
         None => Finding::missing(
             "sampler",
             format!("run would have {}", samplers.reason()),
-            match config.sampler {
+            match config.sampling.source {
                 SamplerChoice::Auto => {
                     "make one of pmu, guest-module or damon work: their findings say what each lacks"
                 }

@@ -4,8 +4,10 @@
 //! Responsible for: which blocks have few hot pages, which of them are worth emptying, and when that no longer pays. It
 //! leaves to others: which pages are hot, where they go, moving them.
 
+mod heat;
 mod plan;
 mod skew;
 
+pub use heat::{Heat, WINDOWS};
 pub use plan::{Cl, Limits, Plan, Worth};
 pub use skew::{BLOCK_PAGES, Skew};

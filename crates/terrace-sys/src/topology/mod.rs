@@ -15,6 +15,7 @@ use terrace_proto::{TierId, TierMemory};
 
 use crate::{Finding, HostRoot, ReadError};
 
+pub use memory::{NodeMemory, node_memory};
 pub use nodes::{Node, NodeId, Performance, parse_list};
 
 /// A tier as an operator defines it.

@@ -1,6 +1,7 @@
 //! Tests of the guest module, which is optional.
 
 mod agent;
+mod gather;
 mod hardware;
 mod long;
 
@@ -63,10 +64,14 @@ pub const TESTS: &[Test] = &[
         "the_agent_exchanges_pages_of_full_nodes_by_the_guest_module",
         agent::full_nodes,
     ),
+    Test::on_guest("scattered_hot_pages_come_together", gather::gather),
 ];
 
 /// Tests with a disk or a DIMM.
 pub const HARDWARE_TESTS: &[Test] = hardware::TESTS;
+
+/// Tests of what may go wrong while pages are gathered.
+pub const GATHER_FAULTS: &[Test] = gather::FAULTS;
 
 /// The tests that take minutes.
 pub const LONG_TESTS: &[Test] = &[

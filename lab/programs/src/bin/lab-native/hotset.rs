@@ -58,8 +58,12 @@ fn prepare(spec: &HotSet) -> Result<Workload> {
     numa::prefer(spec.node).context("cannot prefer a node")?;
     let region = Region::new(spec.region_mib, spec.thp, at)?;
     numa::prefer_none().context("cannot go back to no preference")?;
-    let mut workload = Workload::new(region, 0, Layout::Clustered, spec.seed);
-    workload.set_hot_pages((spec.hot_mib << 20) / PAGE_SIZE);
+    let (layout, hot) = match spec.sparse {
+        0 => (Layout::Clustered, (spec.hot_mib << 20) / PAGE_SIZE),
+        each => (Layout::Sparse { each }, spec.region_mib / 2 * each),
+    };
+    let mut workload = Workload::new(region, 0, layout, spec.seed);
+    workload.set_hot_pages(hot);
     workload.elsewhere = spec.elsewhere;
     Ok(workload)
 }

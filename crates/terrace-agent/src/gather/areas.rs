@@ -1,0 +1,149 @@
+//! Where the kernel would make larger pages of base pages (khugepaged), and take them home by that.
+
+use terrace_core::ranges::Range;
+use terrace_proto::PAGE_SIZE;
+use terrace_sys::HostRoot;
+
+const THP: &str = "sys/kernel/mm/transparent_hugepage";
+/// khugepaged sleeps so long between its passes that it counts as off, ms: an hour.
+const OFF_MS: u64 = 3_600_000;
+
+/// Parts of a process's memory in which khugepaged works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collapsing {
+    /// In none.
+    Nowhere,
+    /// Where it was asked for (`MADV_HUGEPAGE`).
+    Asked,
+    /// Where it was not forbidden (`MADV_NOHUGEPAGE`).
+    Allowed,
+}
+
+/// What this kernel is set to.
+#[must_use]
+pub fn collapsing(root: &HostRoot) -> Collapsing {
+    let read = |name: &str| root.read(format!("{THP}/{name}")).unwrap_or_default();
+    let sleep_ms = read("khugepaged/scan_sleep_millisecs").trim().parse();
+    if sleep_ms.is_ok_and(|sleep_ms: u64| sleep_ms >= OFF_MS) {
+        return Collapsing::Nowhere;
+    }
+    let enabled = read("enabled");
+    if enabled.contains("[always]") {
+        Collapsing::Allowed
+    } else if enabled.contains("[madvise]") {
+        Collapsing::Asked
+    } else {
+        Collapsing::Nowhere
+    }
+}
+
+/// The parts of a process in which khugepaged works, ascending; all of it if that cannot be read.
+#[must_use]
+pub fn collapsible(root: &HostRoot, pid: u32, collapsing: Collapsing) -> Vec<Range> {
+    if collapsing == Collapsing::Nowhere {
+        return Vec::new();
+    }
+    match root.read(format!("proc/{pid}/smaps")) {
+        Ok(text) => parse(&text, collapsing),
+        Err(_) => vec![Range {
+            start: 0,
+            end: u64::MAX,
+        }],
+    }
+}
+
+fn parse(smaps: &str, collapsing: Collapsing) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut mapping = None;
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let has = |flag| flags.split_whitespace().any(|word| word == flag);
+            let works = match collapsing {
+                Collapsing::Nowhere => false,
+                Collapsing::Asked => has("hg"),
+                Collapsing::Allowed => !has("nh"),
+            };
+            ranges.extend(mapping.take().filter(|_| works));
+        } else if let Some(range) = bounds(line) {
+            mapping = Some(range);
+        }
+    }
+    ranges
+}
+
+/// The bounds of a mapping, if the line begins one.
+fn bounds(line: &str) -> Option<Range> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let page = |text| u64::from_str_radix(text, 16).ok().map(|at| at / PAGE_SIZE);
+    Some(Range {
+        start: page(start)?,
+        end: page(end)?,
+    })
+}
+
+/// Whether one of some ascending ranges has a page.
+#[must_use]
+pub fn has(ranges: &[Range], page: u64) -> bool {
+    let at = ranges.partition_point(|range| range.end <= page);
+    ranges.get(at).is_some_and(|range| range.start <= page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+1000-3000 rw-p 00000000 00:00 0 [heap]
+Size:                  8 kB
+VmFlags: rd wr mr mw me ac sd hg
+8000-9000 rw-p 00000000 00:00 0
+VmFlags: rd wr nh
+a000-c000 rw-p 00000000 00:00 0
+VmFlags: rd wr
+";
+
+    #[test]
+    fn khugepaged_works_where_it_was_asked_or_not_forbidden() {
+        let range = |start, end| Range { start, end };
+        assert_eq!(parse(SMAPS, Collapsing::Asked), [range(1, 3)]);
+        let allowed = parse(SMAPS, Collapsing::Allowed);
+        assert_eq!(allowed, [range(1, 3), range(10, 12)]);
+        let pages: Vec<u64> = (0..20).filter(|page| has(&allowed, *page)).collect();
+        assert_eq!(pages, [1, 2, 10, 11]);
+    }
+
+    #[test]
+    fn the_kernels_settings_say_where() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(dir.path());
+        assert_eq!(collapsing(&root), Collapsing::Nowhere, "no such kernel");
+        std::fs::create_dir_all(dir.path().join(THP).join("khugepaged")).unwrap();
+        let put = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(THP).join(name), text).unwrap();
+            collapsing(&root)
+        };
+        put("khugepaged/scan_sleep_millisecs", "10000\n");
+        assert_eq!(
+            put("enabled", "[always] madvise never\n"),
+            Collapsing::Allowed
+        );
+        assert_eq!(
+            put("enabled", "always [madvise] never\n"),
+            Collapsing::Asked
+        );
+        assert_eq!(
+            put("enabled", "always madvise [never]\n"),
+            Collapsing::Nowhere
+        );
+        put("enabled", "[always] madvise never\n");
+        assert_eq!(
+            put("khugepaged/scan_sleep_millisecs", "4294967295\n"),
+            Collapsing::Nowhere
+        );
+        assert_eq!(
+            collapsible(&root, 7, Collapsing::Asked).len(),
+            1,
+            "not readable"
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! Whether hot pages can be gathered here, and what to change.
+
+use terrace_sys::guest_module::{GuestModule, ModuleError};
+use terrace_sys::{Finding, HostRoot};
+
+use super::node::NodeWay;
+use super::way;
+use crate::config::Config;
+
+const NAME: &str = "gather";
+/// The lines that give a VM a small second node.
+const NODE: &str = "gather.node takes a small node without processors. QEMU: -object memory-backend-memfd,id=gather,size=1G,share=on \
+                    -numa node,nodeid=1,memdev=gather (and 1G more in -m); libvirt: <numa><cell id='1' memory='1' unit='GiB'/> beside the \
+                    guest's own cell; then [gather] node = 1. Or load the guest module (guest-module, above)";
+
+/// The way by which `terrace-agent gather` would work; it is optional.
+#[must_use]
+pub fn inspect(root: &HostRoot, config: &Config) -> Finding {
+    if let Some(node) = config.gather.node {
+        return match NodeWay::open(root, node) {
+            Ok(_) => Finding::ok(NAME, format!("hot pages come together on node {node}")),
+            Err(error) => Finding::missing(NAME, format!("{error:#}"), "docs/gather.md"),
+        };
+    }
+    let loaded = config.module && !matches!(GuestModule::open(root), Err(ModuleError::NotLoaded));
+    match way::choose(root, &config.gather, config.module) {
+        Ok(_) => Finding::ok(NAME, "the guest module brings hot pages together"),
+        Err(error) if loaded => Finding::degraded(NAME, format!("{error:#}; it is optional"), NODE),
+        Err(_) => Finding::ok(
+            NAME,
+            format!("not set up; it is optional, for hosts that move pages of 2 MiB. {NODE}"),
+        ),
+    }
+}

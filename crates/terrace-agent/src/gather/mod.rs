@@ -1,0 +1,22 @@
+//! Gathering a guest's scattered hot base pages into few blocks of 2 MiB of its physical memory (GPAC), so that a host that
+//! tiers pages of 2 MiB needs fast memory for those alone.
+//!
+//! Responsible for: finding hot base pages, their frames, and moving them by one of two ways: to a small node of the same
+//! tier whose memory is kept as a pool of 2 MiB pages (`node`), or by the guest's kernel module (`module`). It leaves to
+//! others: which blocks are worth emptying (`terrace_core::gather`). Nothing of it needs a host that knows.
+
+mod areas;
+pub mod commands;
+mod doctor;
+mod hot;
+mod location;
+mod node;
+mod pool;
+mod report;
+mod round;
+mod scan;
+mod settings;
+mod way;
+
+pub use doctor::inspect;
+pub use settings::{Gathering, RawGather};

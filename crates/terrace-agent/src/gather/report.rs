@@ -1,0 +1,189 @@
+//! What `skew` and `gather` print.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use terrace_core::gather::{BLOCK_PAGES, Plan, Skew};
+
+use super::location::Staying;
+use super::round::{Round, Spread};
+
+/// MiB of a block.
+const BLOCK_MIB: u64 = 2;
+/// Width of a bar, characters.
+const BAR: u64 = 40;
+
+/// How hot pages are spread over a guest's memory.
+#[derive(Debug, Serialize)]
+pub struct SkewReport {
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// Number of blocks by their hot pages, 0 to 512.
+    pub histogram: Vec<u64>,
+    /// Blocks with fewer hot pages would be emptied; 0 if none is worth it.
+    pub cl: u16,
+    /// Blocks that would be emptied, and the pages to copy for that.
+    pub empty_blocks: u64,
+    pub copy_pages: u64,
+    /// Blocks that the pages would fill: the node of the `node` way needs so many and four more.
+    pub fill_blocks: u64,
+    /// Memory that a host would find hot no more, bytes.
+    pub saved_bytes: u64,
+    /// Accessed pages of 2 MiB, of which it is not known what is hot.
+    pub huge_pages: u64,
+    /// Hot pages that would stay.
+    pub staying: Staying,
+}
+
+impl SkewReport {
+    /// Of a guest and the plan for it.
+    #[must_use]
+    pub fn new(skew: &Skew, plan: &Plan, staying: Staying, huge_pages: u64) -> Self {
+        Self {
+            spread: Spread::of(skew),
+            histogram: skew.histogram(),
+            cl: plan.cl,
+            empty_blocks: plan.blocks.len() as u64,
+            copy_pages: plan.pages,
+            fill_blocks: plan.pages.div_ceil(BLOCK_PAGES.into()),
+            saved_bytes: (plan.freed() * BLOCK_MIB) << 20,
+            huge_pages,
+            staying,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let spread = self.spread;
+        writeln!(
+            text,
+            "hot        {} base pages in {} blocks of 2 MiB: {} MiB are hot for a host, {} MiB would hold them",
+            spread.hot_pages,
+            spread.hot_blocks,
+            spread.hot_blocks * BLOCK_MIB,
+            spread.fewest_blocks * BLOCK_MIB
+        )?;
+        if self.huge_pages > 0 {
+            writeln!(
+                text,
+                "huge       {} accessed pages of 2 MiB: left alone",
+                self.huge_pages
+            )?;
+        }
+        staying(text, &self.staying)?;
+        if self.empty_blocks == 0 {
+            writeln!(
+                text,
+                "gathering  is not worth it: no block can be emptied that takes not as much to fill"
+            )?;
+        } else {
+            writeln!(
+                text,
+                "gathering  empties {} blocks (those with fewer than {} hot pages) by copying {} pages into {}: {} MiB \
+                 are hot no more",
+                self.empty_blocks,
+                self.cl,
+                self.copy_pages,
+                self.fill_blocks,
+                self.saved_bytes >> 20
+            )?;
+        }
+        self.bars(text)
+    }
+
+    /// Blocks by classes of their hot pages, each twice as wide as the one before.
+    fn bars(&self, text: &mut String) -> std::fmt::Result {
+        let mut classes = Vec::new();
+        let mut start = 1;
+        while start < self.histogram.len() {
+            let end = (2 * start).min(self.histogram.len());
+            classes.push((
+                start,
+                end - 1,
+                self.histogram[start..end].iter().sum::<u64>(),
+            ));
+            start = end;
+        }
+        let most = classes.iter().map(|class| class.2).max().unwrap_or(0);
+        if most == 0 {
+            return Ok(());
+        }
+        writeln!(text, "\nhot pages of a block   blocks")?;
+        for (from, to, blocks) in classes {
+            let bar = (blocks * BAR).div_ceil(most);
+            let bar = "#".repeat(usize::try_from(bar).unwrap_or(0));
+            let class = if from == to {
+                from.to_string()
+            } else {
+                format!("{from}-{to}")
+            };
+            writeln!(text, "{class:>20}   {blocks:<8} {bar}")?;
+        }
+        Ok(())
+    }
+}
+
+fn staying(text: &mut String, staying: &Staying) -> std::fmt::Result {
+    for (count, why) in [
+        (
+            staying.shared,
+            "of a file, of shared memory, or of several processes",
+        ),
+        (staying.huge, "part of a larger page"),
+        (
+            staying.khugepaged,
+            "where khugepaged makes larger pages: it would take them home (MADV_NOHUGEPAGE helps)",
+        ),
+        (staying.gone, "not there any more"),
+    ] {
+        if count > 0 {
+            writeln!(text, "stay       {count} pages: {why}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A round, for people.
+#[must_use]
+pub fn round(round: &Round) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write_round(&mut text, round);
+    text
+}
+
+fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
+    let blocks = |name: &str, spread: &Spread| {
+        format!(
+            "{name:<10} {} hot pages in {} blocks of 2 MiB ({} MiB)\n",
+            spread.hot_pages,
+            spread.hot_blocks,
+            spread.hot_blocks * BLOCK_MIB
+        )
+    };
+    text.push_str(&blocks("before", &round.before));
+    text.push_str(&blocks("after", &round.after));
+    writeln!(
+        text,
+        "moved      {} of {} pages of {} blocks ({}), {} cold pages home, in {} ms",
+        round.moved_pages,
+        round.planned_pages,
+        round.planned_blocks,
+        round.way,
+        round.sent_home,
+        round.milliseconds
+    )?;
+    staying(text, &round.staying)?;
+    for why in &round.refused {
+        writeln!(text, "refused    {why}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! The section `[gather]` of the configuration.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use serde::Deserialize;
+use terrace_core::gather::{BLOCK_PAGES, Cl};
+
+/// The section as people write it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawGather {
+    node: Option<u32>,
+    cl: RawCl,
+    gain: u16,
+    window_s: u64,
+    rest_s: u64,
+}
+
+/// A number or a word.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RawCl {
+    Below(u16),
+    Word(String),
+}
+
+impl Default for RawGather {
+    fn default() -> Self {
+        Self {
+            node: None,
+            cl: RawCl::Word("auto".into()),
+            gain: 1,
+            window_s: 10,
+            rest_s: 60,
+        }
+    }
+}
+
+/// How hot pages are gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// The node whose memory takes them; `None`: the guest module does, within each node.
+    pub node: Option<u32>,
+    /// The limit of a block's hot pages.
+    pub cl: Cl,
+    /// Length of a window of which it is asked whether a page was accessed.
+    pub window: Duration,
+    /// Pause between two rounds.
+    pub rest: Duration,
+}
+
+impl RawGather {
+    /// Checks the section.
+    ///
+    /// # Errors
+    /// If a key is out of range; the message names it and what is allowed.
+    pub fn check(self) -> Result<Gathering> {
+        ensure!(
+            (1..BLOCK_PAGES).contains(&self.gain),
+            "gather.gain = {} is out of range: allowed is 1 to {}",
+            self.gain,
+            BLOCK_PAGES - 1
+        );
+        let cl = match self.cl {
+            RawCl::Word(word) if word == "auto" => Cl::Auto { gain: self.gain },
+            RawCl::Below(cl) if (2..=BLOCK_PAGES).contains(&cl) => Cl::Below(cl),
+            RawCl::Below(cl) => {
+                bail!(
+                    "gather.cl = {cl} is out of range: allowed is \"auto\", or 2 to {BLOCK_PAGES}"
+                )
+            }
+            RawCl::Word(word) => {
+                bail!("gather.cl = {word:?}: allowed is \"auto\", or 2 to {BLOCK_PAGES}")
+            }
+        };
+        for (key, value) in [("window_s", self.window_s), ("rest_s", self.rest_s)] {
+            ensure!(
+                (1..=3600).contains(&value),
+                "gather.{key} = {value} is out of range: allowed is 1 to 3600"
+            );
+        }
+        Ok(Gathering {
+            node: self.node,
+            cl,
+            window: Duration::from_secs(self.window_s),
+            rest: Duration::from_secs(self.rest_s),
+        })
+    }
+}

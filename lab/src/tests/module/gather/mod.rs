@@ -1,0 +1,187 @@
+//! Scattered hot pages of a program come together, in a guest with a small second node: on that node without any module, and
+//! in blocks of their own node by the guest module.
+
+mod faults;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use terrace_lab_programs::native::HotSet;
+use terrace_lab_programs::pages::PageRange;
+
+use super::{MARK, MODULE, load};
+use crate::control::agent::PATIENCE;
+use crate::control::lab::Lab;
+use crate::guests::module::{self, More};
+use crate::guests::tiered;
+use crate::machine::kernel::Kernel;
+use crate::tests::test::Test;
+
+/// Pages of 2 MiB, and hot base pages in each.
+const BLOCKS: u64 = 96;
+const EACH: u64 = 4;
+/// Blocks that the pages may fill beside those that they fit in (1), and hot blocks of what else the program has.
+const MORE_BLOCKS: u64 = 8;
+const LIST: &str = "/run/hot";
+const FILE: &str = "/run/gather.toml";
+
+fn sparse() -> HotSet {
+    HotSet {
+        name: "sparse".to_owned(),
+        region_mib: 2 * usize::try_from(BLOCKS).unwrap_or(0),
+        sparse: usize::try_from(EACH).unwrap_or(0),
+        elsewhere: 0,
+        node: 0,
+        ..HotSet::default()
+    }
+}
+
+/// What may go wrong meanwhile.
+pub const FAULTS: &[Test] = faults::TESTS;
+
+/// By the node, with a list of hot pages and no module; then with the module's SCAN; then by the module alone.
+pub fn gather() -> Result<()> {
+    let mut guest = start()?;
+    by_list(&mut guest)?;
+    hot_set_moves(&mut guest)?;
+    undo(&mut guest)?;
+    load(&mut guest)?;
+    guest.ask(&sparse().name, "move 300")?;
+    expect_gathered(&mut guest, "node, by SCAN", "")?;
+    expect_on_node(&mut guest)?;
+    undo(&mut guest)?;
+    guest.ask(&sparse().name, "move 400")?;
+    by_module(&mut guest)?;
+    finish(&mut guest)
+}
+
+/// A guest with a program whose hot pages are scattered over one of its nodes, and another node that is free.
+fn start() -> Result<Lab> {
+    let mut guest = module::start_with(MODULE, &Kernel::get(false)?, More::SmallNode)?;
+    guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
+    guest.install_agent()?;
+    guest.install_native()?;
+    guest.check("echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")?;
+    guest.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
+    guest.start_hot_set(&sparse())?;
+    configure(&mut guest, "node = 1")?;
+    Ok(guest)
+}
+
+fn finish(guest: &mut Lab) -> Result<()> {
+    guest.expect_native_intact(&sparse().name)?;
+    tiered::expect_a_quiet_kernel(guest, MARK)
+}
+
+/// Other pages become hot: those of before leave the node.
+fn hot_set_moves(guest: &mut Lab) -> Result<()> {
+    guest.ask(&sparse().name, "move 200")?;
+    list(guest)?;
+    let round = expect_gathered(guest, "other pages", &format!("--pages {LIST}"))?;
+    let home = round["sent_home"].as_u64().unwrap_or(0);
+    ensure!(
+        home * 100 >= BLOCKS * EACH * 90,
+        "{home} went home: {round}"
+    );
+    expect_on_node(guest)
+}
+
+fn expect_on_node(guest: &mut Lab) -> Result<()> {
+    let on_node = on_node_1(guest)?;
+    ensure!(
+        on_node * 100 >= BLOCKS * EACH * 95,
+        "{on_node} pages are on node 1"
+    );
+    Ok(())
+}
+
+/// The configuration, with keys of `[gather]`.
+fn configure(guest: &mut Lab, keys: &str) -> Result<()> {
+    let text = format!(
+        "[processes]\nnames = [\"lab-native\"]\nmin = \"32MiB\"\n[gather]\nwindow_s = 2\n{keys}\n"
+    );
+    let output = guest.run_with_input(&format!("cat >{FILE}"), &text, PATIENCE)?;
+    ensure!(output.exit == 0, "writing {FILE}: {}", output.stderr);
+    Ok(())
+}
+
+/// The hot pages, as another tool would list them.
+fn list(guest: &mut Lab) -> Result<()> {
+    let truth = guest.ask(&sparse().name, "truth")?;
+    let pid = truth["pid"].as_u64().context("no pid")?;
+    let ranges: Vec<PageRange> = serde_json::from_value(truth["ranges"].clone())?;
+    let pages = ranges.into_iter().flat_map(PageRange::frames);
+    let lines: String = pages
+        .map(|page| format!("{pid} {:#x}\n", page << 12))
+        .collect();
+    let output = guest.run_with_input(&format!("cat >{LIST}"), &lines, PATIENCE)?;
+    ensure!(output.exit == 0, "writing {LIST}: {}", output.stderr);
+    Ok(())
+}
+
+fn by_list(guest: &mut Lab) -> Result<()> {
+    list(guest)?;
+    print!(
+        "{}",
+        guest.check(&format!(
+            "terrace-agent skew --config {FILE} --pages {LIST}"
+        ))?
+    );
+    let options = format!("--pages {LIST}");
+    let said = guest.check(&format!(
+        "terrace-agent gather --dry-run --config {FILE} {options} --json"
+    ))?;
+    let plan: Value = serde_json::from_str(&said)?;
+    let hot = BLOCKS * EACH;
+    ensure!(
+        plan["hot_pages"] == hot && plan["copy_pages"] == hot && on_node_1(guest)? == 0,
+        "a dry run: {plan}"
+    );
+    expect_gathered(guest, "node, by a list", &options)?;
+    expect_on_node(guest)
+}
+
+fn by_module(guest: &mut Lab) -> Result<()> {
+    configure(guest, "")?;
+    expect_gathered(guest, "module", "")?;
+    ensure!(on_node_1(guest)? == 0, "the module gathers within the node");
+    Ok(())
+}
+
+/// Gathers once: nearly all hot pages move, and few blocks are hot.
+fn expect_gathered(guest: &mut Lab, how: &str, options: &str) -> Result<Value> {
+    let said = guest.check(&format!(
+        "terrace-agent gather --once --config {FILE} {options} --json"
+    ))?;
+    let round: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
+    println!("{how}: {round}");
+    let of = |when: &str, what: &str| round[when][what].as_u64().unwrap_or(0);
+    let moved = round["moved_pages"].as_u64().unwrap_or(0);
+    ensure!(of("before", "hot_blocks") >= BLOCKS, "{how}: {said}");
+    ensure!(moved * 100 >= BLOCKS * EACH * 95, "{how}: {said}");
+    ensure!(
+        of("after", "hot_blocks") <= of("after", "fewest_blocks") + MORE_BLOCKS,
+        "{how}: {said}"
+    );
+    ensure!(
+        round["refused"].as_array().is_some_and(Vec::is_empty),
+        "{how}: {said}"
+    );
+    Ok(round)
+}
+
+/// All pages go home, and the node's memory is the guest's again.
+fn undo(guest: &mut Lab) -> Result<()> {
+    let said = guest.check(&format!("terrace-agent gather --undo --config {FILE}"))?;
+    let pool = guest
+        .check("cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages")?;
+    ensure!(
+        on_node_1(guest)? == 0 && pool.trim() == "0",
+        "{said}, pool {pool}"
+    );
+    Ok(())
+}
+
+/// Hot pages on the small node.
+fn on_node_1(guest: &mut Lab) -> Result<u64> {
+    Ok(guest.native_placement(&sparse().name, "truth")?.on(1))
+}
