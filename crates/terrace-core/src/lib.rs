@@ -9,7 +9,7 @@
 //! and has it moved. [`policy`] names compositions of stages.
 //!
 //! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory. [`gather`]
-//! chooses the blocks of a guest's memory whose few hot pages are worth gathering; nothing drives it yet.
+//! chooses the blocks of a guest's memory whose few hot pages are worth gathering.
 
 pub mod arbiter;
 pub mod config;

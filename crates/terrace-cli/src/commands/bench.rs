@@ -27,7 +27,7 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// The rows: each by its name and the function that measures it.
-const ROWS: [(&str, Measure); 15] = [
+const ROWS: [(&str, Measure); 16] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
@@ -36,6 +36,7 @@ const ROWS: [(&str, Measure); 15] = [
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
     ("range_tree_epoch_us", range_tree_epoch),
+    ("filter_ns_per_page", filter),
     ("mrc_ns_per_access", distances),
     ("dp_ms", division),
     ("arbiter_500_ms", arbiter),
@@ -119,6 +120,11 @@ fn alone(name: &'static str, unit: &'static str, value: f64) -> Result<Row> {
         baseline: None,
         ratio: None,
     })
+}
+
+fn filter(name: &'static str) -> Result<Row> {
+    let against = "copying the same counts";
+    beside(name, "ns/page", against, terrace_bench::filter())
 }
 
 fn scan_leaf(name: &'static str) -> Result<Row> {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::heat::Heat;
+
 /// Base pages of a block.
 pub const BLOCK_PAGES: u16 = 512;
 
@@ -40,6 +42,22 @@ impl Skew {
                 *block += 1;
             }
             if !movable {
+                *block |= FIXED;
+            }
+        }
+    }
+
+    /// Counts the hot pages of whole blocks at once, from one block on; pages beyond the guest's memory are ignored.
+    pub fn count_blocks(&mut self, first: u64, pages: &[Heat]) {
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        let blocks = self.blocks.iter_mut().skip(first);
+        for (block, pages) in blocks.zip(pages.chunks(BLOCK_PAGES.into())) {
+            let hot: u16 = pages.iter().map(|heat| u16::from(heat.is_hot())).sum();
+            let fixed = pages.iter().fold(false, |fixed, heat| {
+                fixed | (heat.is_hot() & !heat.is_movable())
+            });
+            *block = *block & !COUNT | (*block & COUNT).saturating_add(hot).min(BLOCK_PAGES);
+            if fixed {
                 *block |= FIXED;
             }
         }
@@ -99,6 +117,30 @@ mod tests {
         let histogram = skew.histogram();
         assert_eq!((histogram[1], histogram[2], histogram[512]), (1, 2, 1));
         assert_eq!(histogram.iter().sum::<u64>(), 4);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(1000))]
+        #[test]
+        fn blocks_are_counted_as_their_pages_are(
+            first in 0_u64..4,
+            pages in proptest::collection::vec((0_u8..8, proptest::bool::weighted(0.99)), 0..1600),
+        ) {
+            let heat: Vec<Heat> = pages.iter().map(|(windows, movable)| {
+                let mut heat = Heat::default();
+                (0..3).for_each(|bit| heat.push(windows >> bit & 1 == 1));
+                heat.set_movable(*movable);
+                heat
+            }).collect();
+            let (mut at_once, mut each) = (Skew::new(4 * 512), Skew::new(4 * 512));
+            at_once.count_blocks(first, &heat);
+            for (frame, (windows, movable)) in (first * 512..).zip(pages) {
+                if windows.count_ones() >= 2 {
+                    each.count(frame, movable);
+                }
+            }
+            proptest::prop_assert_eq!(at_once, each);
+        }
     }
 
     #[test]

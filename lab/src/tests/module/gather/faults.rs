@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use terrace_lab_programs::native::HotSet;
 
 use super::{
-    BLOCKS, EACH, FILE, LIST, expect_gathered, expect_on_node, finish, list, on_node_1, sparse,
-    start, undo,
+    BLOCKS, FILE, LIST, expect_on_node, finish, list, on_node_1, sparse, start, start_with, undo,
 };
 use crate::control::lab::{Lab, Output};
 use crate::tests::test::Test;
@@ -15,6 +15,10 @@ use crate::tests::test::Test;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Processes that come and go.
 const SHORT_LIVED: u32 = 12;
+/// Hot pages of 2 MiB, if they are many: several batches.
+const MANY: usize = 40;
+/// A configuration by which few bytes are copied in a second.
+const SLOW: &str = "/run/slow.toml";
 const POOL: &str = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
 
 pub const TESTS: &[Test] = &[
@@ -94,28 +98,36 @@ fn cpuset() -> Result<()> {
     finish(&mut guest)
 }
 
-/// A killed agent leaves its pool; the next one goes on with it, and undoes all.
+/// An agent that is killed between two batches leaves its pool and the pages that it has moved; the next one goes on with
+/// both, and undoes all.
 fn killed() -> Result<()> {
-    let mut guest = start()?;
+    let mut guest = start_with(&HotSet {
+        sparse: MANY,
+        ..sparse()
+    })?;
     list(&mut guest)?;
+    let hot = BLOCKS * MANY as u64;
     guest.check(&format!(
-        "terrace-agent gather --once --config {FILE} --pages {LIST} </dev/null >/run/rounds 2>&1 & p=$!; \
-         while [ $(cat {POOL}) = 0 ]; do :; done; kill -9 $p; wait $p || true"
+        "(cat {FILE}; echo '[budget]'; echo 'moves_per_s = \"1MiB\"') >{SLOW}"
     ))?;
-    let pool: u64 = guest.check(&format!("cat {POOL}"))?.trim().parse()?;
-    let on_node = on_node_1(&mut guest)?;
-    println!("killed: {pool} blocks in the pool, {on_node} pages on the node");
-    ensure!(pool > 0, "killed too late");
-    if on_node == 0 {
-        expect_gathered(&mut guest, "after a kill", &format!("--pages {LIST}"))?;
-    } else {
-        gather(&mut guest, "--once")?;
-        ensure!(
-            on_node_1(&mut guest)? * 100 >= BLOCKS * EACH * 95,
-            "of {}",
-            BLOCKS * EACH
-        );
-    }
+    guest.check(&format!(
+        "terrace-agent gather --once --config {SLOW} --pages {LIST} </dev/null >/run/rounds 2>&1 & echo $! >/run/pid"
+    ))?;
+    let some = guest.wait_until("some pages were moved", PATIENCE, |guest| {
+        let some = on_node_1(guest)?;
+        Ok((some > 0).then_some(some))
+    })?;
+    guest.check("kill -9 $(cat /run/pid)")?;
+    let left: u64 = guest.check(&format!("cat {POOL}"))?.trim().parse()?;
+    println!("killed: {some} of {hot} pages on the node, {left} blocks in the pool");
+    ensure!(some < hot && left > 0, "killed too late: {some}, {left}");
+    let said = gather(&mut guest, "--once")?;
+    print!("{}", said.stdout);
+    let now = on_node_1(&mut guest)?;
+    ensure!(
+        said.exit == 0 && now * 100 >= hot * 95,
+        "{now} of {hot}: {said:?}"
+    );
     undo(&mut guest)?;
     finish(&mut guest)
 }

@@ -56,13 +56,17 @@ pub fn gather() -> Result<()> {
 
 /// A guest with a program whose hot pages are scattered over one of its nodes, and another node that is free.
 fn start() -> Result<Lab> {
+    start_with(&sparse())
+}
+
+fn start_with(program: &HotSet) -> Result<Lab> {
     let mut guest = module::start_with(MODULE, &Kernel::get(false)?, More::SmallNode)?;
     guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
     guest.install_agent()?;
     guest.install_native()?;
     guest.check("echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")?;
     guest.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
-    guest.start_hot_set(&sparse())?;
+    guest.start_hot_set(program)?;
     configure(&mut guest, "node = 1")?;
     Ok(guest)
 }
@@ -97,7 +101,7 @@ fn expect_on_node(guest: &mut Lab) -> Result<()> {
 /// The configuration, with keys of `[gather]`.
 fn configure(guest: &mut Lab, keys: &str) -> Result<()> {
     let text = format!(
-        "[processes]\nnames = [\"lab-native\"]\nmin = \"32MiB\"\n[gather]\nwindow_s = 2\n{keys}\n"
+        "[processes]\nnames = [\"lab-native\"]\nmin = \"32MiB\"\n[gather]\nwindow_s = 2\nrest_s = 1\n{keys}\n"
     );
     let output = guest.run_with_input(&format!("cat >{FILE}"), &text, PATIENCE)?;
     ensure!(output.exit == 0, "writing {FILE}: {}", output.stderr);
