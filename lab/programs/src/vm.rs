@@ -18,6 +18,8 @@ pub struct VmSpec {
     pub seed: u64,
     /// Whether the hot set is one run of pages of the region instead of scattered ones.
     pub clustered: bool,
+    /// Hot pages of each 2 MiB of the region, instead of that share; 0 for the share.
+    pub sparse: u64,
     /// Whether the guest backs the region with huge pages.
     pub thp: bool,
     /// Whether L1 backs the guest's RAM with huge pages.
@@ -79,6 +81,7 @@ impl Default for VmSpec {
             hot_percent: 10,
             seed: 1,
             clustered: false,
+            sparse: 0,
             thp: false,
             host_thp: false,
             pause_ms: 20,

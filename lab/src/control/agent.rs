@@ -1,6 +1,7 @@
 //! The guest agent at work in the lab: started in L1, asked by its own `status`.
 
 use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -146,6 +147,15 @@ impl AgentStatus {
 impl Lab {
     /// Puts the agent and its configuration into the archive for guests that are started with it.
     pub fn push_agent_files(&mut self, setup: AgentSetup) -> Result<()> {
+        self.push_agent_files_with(setup, &[])
+    }
+
+    /// The same, with more files beside them.
+    pub fn push_agent_files_with(
+        &mut self,
+        setup: AgentSetup,
+        more: &[(&str, &Path)],
+    ) -> Result<()> {
         let built = programs::build_product()?;
         let agent = built.iter().find(|path| path.ends_with(programs::AGENT));
         let mut image = Image::default();
@@ -155,6 +165,9 @@ impl Lab {
                 agent.context("the agent was not built")?,
             )
             .bytes("agent/agent.toml", setup.text().as_bytes());
+        for (name, file) in more {
+            image.copy(&format!("agent/{name}"), file);
+        }
         let path = places::lab("images")?.with_file_name("agent.cpio");
         let mut file = File::create(&path)?;
         image.write(&mut file)?;

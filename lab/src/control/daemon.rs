@@ -93,9 +93,14 @@ impl std::fmt::Display for HotOnFast {
 impl Lab {
     /// Starts the daemon and waits until it has taken the first guest under management.
     pub fn start_daemon(&mut self, setup: Setup) -> Result<()> {
+        self.start_daemon_for(setup, VM)
+    }
+
+    /// The same with another guest.
+    pub fn start_daemon_for(&mut self, setup: Setup, vm: &str) -> Result<()> {
         self.configure(setup)?;
         self.launch_daemon()?;
-        self.wait_until_managed(VM)
+        self.wait_until_managed(vm)
     }
 
     /// Writes the daemon's configuration.

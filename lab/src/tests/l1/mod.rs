@@ -8,6 +8,7 @@ mod damon;
 mod fairness;
 mod faults;
 mod fork_storm;
+mod gather;
 mod host_nodes;
 mod huge_pages;
 mod infrastructure;
@@ -33,6 +34,7 @@ pub const TESTS: &[&[Test]] = &[
     agent::TESTS,
     agent_faults::TESTS,
     agent_nested::TESTS,
+    gather::TESTS,
     host_nodes::TESTS,
     simulator::TESTS,
 ];

@@ -1,6 +1,7 @@
 //! The guest agent, started beside the workload: in a real guest this is the init system's part.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 /// Path of the agent in the archive that is appended to the guest's initial file system.
 const PROGRAM: &str = "/agent/terrace-agent";
 const CONFIG: &str = "/agent/agent.toml";
+const MODULE: &str = "/agent/terrace_guest.ko";
 const LOG: &str = "/agent/log";
 
 /// Bytes of the log's end that are shown.
@@ -25,6 +27,9 @@ impl Agent {
             Some("start") => self.start(),
             Some("status") => ask(&["status", "--json"]),
             Some("doctor") => ask(&["doctor"]),
+            Some("module") => load_module(),
+            Some("skew") => ask(&["skew", "--config", CONFIG, "--json"]),
+            Some("gather") => ask(&["gather", "--once", "--config", CONFIG, "--json"]),
             Some("log") => log(),
             Some("kill") => self.kill(),
             other => bail!("no command `agent {}`", other.unwrap_or_default()),
@@ -67,6 +72,18 @@ fn ask(arguments: &[&str]) -> Result<Value> {
     let errors = String::from_utf8_lossy(&answer.stderr).into_owned();
     let shown = serde_json::from_str(&text).unwrap_or(Value::String(text));
     Ok(json!({ "exit": answer.status.code(), "answer": shown, "errors": errors }))
+}
+
+/// Loads the guest module, which lies beside the agent.
+fn load_module() -> Result<Value> {
+    let file = File::open(MODULE).with_context(|| format!("cannot open {MODULE}"))?;
+    // SAFETY: an open file, parameters that end in NUL, no flags.
+    let result =
+        unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    if result != 0 {
+        return Err(std::io::Error::last_os_error()).context("loading the guest module");
+    }
+    Ok(json!({}))
 }
 
 fn log() -> Result<Value> {

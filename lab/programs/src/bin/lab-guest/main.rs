@@ -29,6 +29,7 @@ use commands::Guest;
 use options::Options;
 use sleepers::Sleepers;
 use terrace_lab_programs::churn::Churn;
+use terrace_lab_programs::hotset::Layout;
 use terrace_lab_programs::region::{MappingAddress, Region};
 use terrace_lab_programs::workload::Workload;
 use terrace_lab_programs::{numa, port};
@@ -45,7 +46,10 @@ fn run() -> Result<()> {
     startup::name_this_process(c"lab-guest")?;
     let options = Options::from_kernel_command_line()?;
     let region = fill(&options)?;
-    let workload = Workload::new(region, options.hot_percent, options.layout, options.seed);
+    let mut workload = Workload::new(region, options.hot_percent, options.layout, options.seed);
+    if let Layout::Sparse { each } = options.layout {
+        workload.set_hot_pages(options.region_mib / 2 * each);
+    }
     println!(
         "lab-guest: {} pages, {} hot",
         workload.pages(),

@@ -25,9 +25,10 @@ impl Options {
     }
 
     fn parse(line: &str) -> Result<Self> {
-        let layout = match value(line, "clustered", 0)? {
-            0 => Layout::Scattered,
-            _ => Layout::Clustered,
+        let layout = match (value(line, "sparse", 0)?, value(line, "clustered", 0)?) {
+            (0, 0) => Layout::Scattered,
+            (0, _) => Layout::Clustered,
+            (each, _) => Layout::Sparse { each },
         };
         Ok(Self {
             region_mib: value(line, "region", 192)?,

@@ -209,11 +209,12 @@ fn kernel_command_line(spec: &VmSpec) -> String {
     // emulated CPU keeps the hottest pages in its TLB and never sets their accessed bits again.
     // pci=lastbus=0 keeps Linux from searching for devices on 255 empty buses, at two exits a probe.
     format!(
-        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} thp={} node={} pause_ms={}",
+        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} sparse={} thp={} node={} pause_ms={}",
         spec.region_mib,
         spec.hot_percent,
         spec.seed,
         u8::from(spec.clustered),
+        spec.sparse,
         u8::from(spec.thp),
         match spec.fast_mib {
             0 => 0,

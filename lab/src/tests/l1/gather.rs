@@ -1,0 +1,85 @@
+//! A nested guest gathers its scattered hot pages, and its host, which knows nothing of that, needs a fraction of the fast
+//! memory for them.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use terrace_lab_programs::vm::{VmSpec, truth_port};
+
+use crate::control::agent::AgentSetup;
+use crate::control::daemon::{Setup, VM};
+use crate::control::lab::Lab;
+use crate::machine::kernel::Kernel;
+use crate::modules;
+use crate::tests::test::{Boot, Needs, Test};
+
+const GUEST: &str = "scattered";
+/// Pages of 2 MiB, and hot base pages in each.
+const BLOCKS: u64 = 96;
+const EACH: u64 = 4;
+/// Rounds that the host gets to place what it can.
+const ROUNDS: u64 = 3;
+
+pub const TESTS: &[Test] = &[Test {
+    name: "a_gathered_hot_set_fits_in_fast_memory",
+    needs: Needs::Product,
+    boot: Boot::L1(gathered),
+}];
+
+/// A host that moves pages of 2 MiB, with fast memory for 12 of them.
+const TWELVE_UNITS: Setup = Setup {
+    defaults: "ceiling = { fast = \"24MiB\" }",
+    ..Setup::VTMM
+};
+
+fn gathered(lab: &mut Lab) -> Result<()> {
+    start(lab)?;
+    lab.start_daemon_for(TWELVE_UNITS, GUEST)?;
+    let first = lab.rounds(GUEST)?;
+    lab.wait_for_round(GUEST, first + ROUNDS)?;
+    let before = lab.hot_on_fast(GUEST)?;
+    println!("scattered: {before}");
+    ensure!(
+        before.hot == BLOCKS * EACH && before.fast * 100 <= before.hot * 15,
+        "a scattered hot set does not fit: {before}"
+    );
+    lab.guest_of(GUEST, "agent module")?;
+    let round = gather(lab)?;
+    println!("gathered: {round}");
+    ensure!(
+        lab.converges_within_rounds(GUEST, 2 * ROUNDS)?,
+        "the gathered hot set is not in fast memory: {round}"
+    );
+    lab.expect_intact(GUEST)
+}
+
+/// A guest whose RAM L1 backs with huge pages, with a hot page here and there.
+fn start(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    let module = modules::build_for(&Kernel::get(false)?, "terrace_guest")?;
+    let setup = AgentSetup {
+        process: "lab-guest",
+        sections: "[gather]\nwindow_s = 2",
+        ..AgentSetup::SEEDED
+    };
+    lab.push_agent_files_with(setup, &[("terrace_guest.ko", &module)])?;
+    lab.start_vm(&VmSpec {
+        name: GUEST.to_owned(),
+        truth_port: truth_port(2),
+        memory_mib: 448,
+        region_mib: 2 * BLOCKS,
+        sparse: EACH,
+        host_thp: true,
+        agent: true,
+        ..VmSpec::default()
+    })
+}
+
+/// One round of the agent in the guest.
+fn gather(lab: &mut Lab) -> Result<Value> {
+    let answer = lab.guest_of(GUEST, "agent gather")?;
+    let round = answer.get("answer").filter(|round| round.is_object());
+    let round = round.with_context(|| format!("the guest's agent: {answer}"))?;
+    let moved = round["moved_pages"].as_u64().unwrap_or(0);
+    ensure!(moved * 100 >= BLOCKS * EACH * 95, "{round}");
+    Ok(round.clone())
+}
