@@ -39,7 +39,7 @@ static int run_all(void)
 		      (int (*const[])(void)){ test_consolidate, test_no_block, test_together, test_cgroup,
 					      test_changing, NULL });
 	failed |= run(TG_CALL_EXCHANGE, "EXCHANGE",
-		      (int (*const[])(void)){ test_exchange, test_exchange_two, test_frames, NULL });
+		      (int (*const[])(void)){ test_exchange, test_exchange_two, test_frames, test_owners, NULL });
 	failed |= run(TG_CALL_MIGRATE, "MIGRATE", (int (*const[])(void)){ test_migrate, NULL });
 	return failed;
 }

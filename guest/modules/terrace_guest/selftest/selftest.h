@@ -74,6 +74,7 @@ int test_consolidate(void);
 int test_exchange(void);
 int test_exchange_two(void);
 int test_frames(void);
+int test_owners(void);
 int test_migrate(void);
 int test_no_block(void);
 int test_together(void);
