@@ -1,7 +1,9 @@
 //! A nested guest gathers its scattered hot pages, and its host, which knows nothing of that, needs a fraction of the fast
 //! memory for them.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use terrace_lab_programs::vm::{VmSpec, truth_port};
 
@@ -16,6 +18,8 @@ const GUEST: &str = "scattered";
 /// Pages of 2 MiB, and hot base pages in each.
 const BLOCKS: u64 = 96;
 const EACH: u64 = 4;
+/// Longest time of a round in the guest.
+const PATIENCE: Duration = Duration::from_secs(200);
 /// Rounds that the host gets to place what it can.
 const ROUNDS: u64 = 3;
 
@@ -76,10 +80,12 @@ fn start(lab: &mut Lab) -> Result<()> {
 
 /// One round of the agent in the guest.
 fn gather(lab: &mut Lab) -> Result<Value> {
-    let answer = lab.guest_of(GUEST, "agent gather")?;
-    let round = answer.get("answer").filter(|round| round.is_object());
-    let round = round.with_context(|| format!("the guest's agent: {answer}"))?;
+    lab.guest_of(GUEST, "agent gather")?;
+    let round = lab.wait_until("the guest has gathered", PATIENCE, |lab| {
+        let answer = lab.guest_of(GUEST, "agent round")?;
+        Ok((answer["over"] == true).then(|| answer["round"].clone()))
+    })?;
     let moved = round["moved_pages"].as_u64().unwrap_or(0);
     ensure!(moved * 100 >= BLOCKS * EACH * 95, "{round}");
-    Ok(round.clone())
+    Ok(round)
 }

@@ -13,6 +13,8 @@ const CONFIG: &str = "/agent/agent.toml";
 const MODULE: &str = "/agent/terrace_guest.ko";
 const LOG: &str = "/agent/log";
 
+const ROUND: &str = "/agent/round";
+
 /// Bytes of the log's end that are shown.
 const SHOWN_BYTES: usize = 8 << 10;
 
@@ -28,8 +30,8 @@ impl Agent {
             Some("status") => ask(&["status", "--json"]),
             Some("doctor") => ask(&["doctor"]),
             Some("module") => load_module(),
-            Some("skew") => ask(&["skew", "--config", CONFIG, "--json"]),
-            Some("gather") => ask(&["gather", "--once", "--config", CONFIG, "--json"]),
+            Some("gather") => self.gather(),
+            Some("round") => self.round(),
             Some("log") => log(),
             Some("kill") => self.kill(),
             other => bail!("no command `agent {}`", other.unwrap_or_default()),
@@ -51,6 +53,31 @@ impl Agent {
         let pid = child.id();
         self.0 = Some(child);
         Ok(json!({ "pid": pid }))
+    }
+
+    /// Begins a round of gathering. The workload goes on meanwhile: without it nothing is hot.
+    fn gather(&mut self) -> Result<Value> {
+        let round = File::create(ROUND).with_context(|| format!("cannot create {ROUND}"))?;
+        let child = Command::new(PROGRAM)
+            .args(["gather", "--once", "--config", CONFIG, "--json"])
+            .stdin(Stdio::null())
+            .stdout(round.try_clone()?)
+            .stderr(File::create(LOG)?)
+            .spawn()
+            .with_context(|| format!("cannot start {PROGRAM}"))?;
+        self.0 = Some(child);
+        Ok(json!({}))
+    }
+
+    /// The round that was begun, once it is over.
+    fn round(&mut self) -> Result<Value> {
+        let child = self.0.as_mut().context("no round was begun")?;
+        let Some(status) = child.try_wait()? else {
+            return Ok(json!({ "over": false }));
+        };
+        ensure!(status.success(), "{}", fs::read_to_string(LOG)?);
+        let round: Value = serde_json::from_str(&fs::read_to_string(ROUND)?)?;
+        Ok(json!({ "over": true, "round": round }))
     }
 
     fn kill(&mut self) -> Result<Value> {

@@ -95,7 +95,7 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "pressure" => lazyfree::pressure(),
         other => bail!(
             "no command {other:?}; there are {COMMANDS}, truth, written, region, placement, mapped, \
-             agent start|status|doctor|module|skew|gather|log|kill, sleepers N, cache N, \
+             agent start|status|doctor|module|gather|round|log|kill, sleepers N, cache N, \
              uncache, hold N, more N, held, lazyfree N, rewrite N, contents, pressure"
         ),
     }
