@@ -35,6 +35,9 @@ pub struct VmSpec {
     /// The first part of the RAM, MiB, which the guest sees as a node of its own and which is bound to L1's fast
     /// node, as the rest is to the slow one; 0 is a guest with one node.
     pub fast_mib: u64,
+    /// A node of its own for this much of the RAM, its end, in a file of its own, MiB: of the same tier, to gather hot
+    /// pages on; 0 is a guest without.
+    pub gather_mib: u64,
     /// Whether the guest's initial file system holds [`AGENT_FILES`] too, and the guest has the agent's
     /// channel.
     pub agent: bool,
@@ -89,6 +92,7 @@ impl Default for VmSpec {
             private: false,
             policy: RamPolicy::Preferred,
             fast_mib: 0,
+            gather_mib: 0,
             agent: false,
             truth_port: truth_port(1),
         }
@@ -114,6 +118,12 @@ pub fn ram_path(spec: &VmSpec) -> String {
         "/dev/shm"
     };
     format!("{folder}/{}.ram", spec.name)
+}
+
+/// The file of the node to gather hot pages on, beside the other.
+#[must_use]
+pub fn gather_path(spec: &VmSpec) -> String {
+    format!("{}.gather.ram", ram_path(spec))
 }
 
 /// Path of the file in L1 with the process id of a guest's QEMU.

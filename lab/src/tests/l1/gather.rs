@@ -18,16 +18,25 @@ const GUEST: &str = "scattered";
 /// Pages of 2 MiB, and hot base pages in each.
 const BLOCKS: u64 = 96;
 const EACH: u64 = 4;
+/// Size of the second node, MiB.
+const NODE_MIB: u64 = 64;
 /// Longest time of a round in the guest.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// Rounds that the host gets to place what it can.
 const ROUNDS: u64 = 3;
 
-pub const TESTS: &[Test] = &[Test {
-    name: "a_gathered_hot_set_fits_in_fast_memory",
-    needs: Needs::Product,
-    boot: Boot::L1(gathered),
-}];
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "a_gathered_hot_set_fits_in_fast_memory",
+        needs: Needs::Product,
+        boot: Boot::L1(by_module),
+    },
+    Test {
+        name: "a_hot_set_gathered_on_a_node_fits_in_fast_memory",
+        needs: Needs::Product,
+        boot: Boot::L1(by_node),
+    },
+];
 
 /// A host that moves pages of 2 MiB, with fast memory for 12 of them.
 const TWELVE_UNITS: Setup = Setup {
@@ -35,8 +44,52 @@ const TWELVE_UNITS: Setup = Setup {
     ..Setup::VTMM
 };
 
-fn gathered(lab: &mut Lab) -> Result<()> {
-    start(lab)?;
+/// By the guest module, in a guest with one node.
+fn by_module(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    let module = modules::build_for(&Kernel::get(false)?, "terrace_guest")?;
+    lab.push_agent_files_with(
+        AgentSetup {
+            process: "lab-guest",
+            sections: "[gather]\nwindow_s = 2",
+            ..AgentSetup::SEEDED
+        },
+        &[("terrace_guest.ko", &module)],
+    )?;
+    start(lab, 0)?;
+    lab.guest_of(GUEST, "agent module")?;
+    expect_to_fit_once_gathered(lab, "agent gather")
+}
+
+/// On a second node, without a module, by a list of the guest's own.
+fn by_node(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    lab.push_agent_files(AgentSetup {
+        process: "lab-guest",
+        sections: "[gather]\nnode = 1",
+        ..AgentSetup::SEEDED
+    })?;
+    start(lab, NODE_MIB)?;
+    expect_to_fit_once_gathered(lab, "gather")
+}
+
+/// A guest whose RAM L1 backs with huge pages, with a hot page here and there.
+fn start(lab: &mut Lab, gather_mib: u64) -> Result<()> {
+    lab.start_vm(&VmSpec {
+        name: GUEST.to_owned(),
+        truth_port: truth_port(2),
+        memory_mib: 448 + gather_mib,
+        region_mib: 2 * BLOCKS,
+        gather_mib,
+        sparse: EACH,
+        host_thp: true,
+        agent: true,
+        ..VmSpec::default()
+    })
+}
+
+/// The host places what it can; then the guest gathers, and all fits.
+fn expect_to_fit_once_gathered(lab: &mut Lab, command: &str) -> Result<()> {
     lab.start_daemon_for(TWELVE_UNITS, GUEST)?;
     let first = lab.rounds(GUEST)?;
     lab.wait_for_round(GUEST, first + ROUNDS)?;
@@ -46,9 +99,17 @@ fn gathered(lab: &mut Lab) -> Result<()> {
         before.hot == BLOCKS * EACH && before.fast * 100 <= before.hot * 15,
         "a scattered hot set does not fit: {before}"
     );
-    lab.guest_of(GUEST, "agent module")?;
-    let round = gather(lab)?;
-    println!("gathered: {round}");
+    let passes = |lab: &mut Lab| -> Result<u64> {
+        Ok(lab.guest_of(GUEST, "stats")?["passes"]
+            .as_u64()
+            .unwrap_or(0))
+    };
+    let passed = passes(lab)?;
+    let round = gather(lab, command)?;
+    println!(
+        "gathered: {round}; {} passes meanwhile",
+        passes(lab)? - passed
+    );
     ensure!(
         lab.converges_within_rounds(GUEST, 2 * ROUNDS)?,
         "the gathered hot set is not in fast memory: {round}"
@@ -56,31 +117,9 @@ fn gathered(lab: &mut Lab) -> Result<()> {
     lab.expect_intact(GUEST)
 }
 
-/// A guest whose RAM L1 backs with huge pages, with a hot page here and there.
-fn start(lab: &mut Lab) -> Result<()> {
-    lab.end_vm(VM)?;
-    let module = modules::build_for(&Kernel::get(false)?, "terrace_guest")?;
-    let setup = AgentSetup {
-        process: "lab-guest",
-        sections: "[gather]\nwindow_s = 2",
-        ..AgentSetup::SEEDED
-    };
-    lab.push_agent_files_with(setup, &[("terrace_guest.ko", &module)])?;
-    lab.start_vm(&VmSpec {
-        name: GUEST.to_owned(),
-        truth_port: truth_port(2),
-        memory_mib: 448,
-        region_mib: 2 * BLOCKS,
-        sparse: EACH,
-        host_thp: true,
-        agent: true,
-        ..VmSpec::default()
-    })
-}
-
 /// One round of the agent in the guest.
-fn gather(lab: &mut Lab) -> Result<Value> {
-    lab.guest_of(GUEST, "agent gather")?;
+fn gather(lab: &mut Lab, command: &str) -> Result<Value> {
+    lab.guest_of(GUEST, command)?;
     let round = lab.wait_until("the guest has gathered", PATIENCE, |lab| {
         let answer = lab.guest_of(GUEST, "agent round")?;
         Ok((answer["over"] == true).then(|| answer["round"].clone()))

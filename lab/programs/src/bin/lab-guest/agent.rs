@@ -13,6 +13,7 @@ const CONFIG: &str = "/agent/agent.toml";
 const MODULE: &str = "/agent/terrace_guest.ko";
 const LOG: &str = "/agent/log";
 
+const LIST: &str = "/agent/hot";
 const ROUND: &str = "/agent/round";
 
 /// Bytes of the log's end that are shown.
@@ -30,7 +31,7 @@ impl Agent {
             Some("status") => ask(&["status", "--json"]),
             Some("doctor") => ask(&["doctor"]),
             Some("module") => load_module(),
-            Some("gather") => self.gather(),
+            Some("gather") => self.gather(&[]),
             Some("round") => self.round(),
             Some("log") => log(),
             Some("kill") => self.kill(),
@@ -55,11 +56,22 @@ impl Agent {
         Ok(json!({ "pid": pid }))
     }
 
+    /// Begins a round of gathering these pages, as another tool would list them.
+    pub fn gather_listed(&mut self, addresses: impl Iterator<Item = usize>) -> Result<Value> {
+        let pid = std::process::id();
+        let lines: String = addresses
+            .map(|address| format!("{pid} {address:#x}\n"))
+            .collect();
+        fs::write(LIST, lines).with_context(|| format!("cannot write {LIST}"))?;
+        self.gather(&["--pages", LIST])
+    }
+
     /// Begins a round of gathering. The workload goes on meanwhile: without it nothing is hot.
-    fn gather(&mut self) -> Result<Value> {
+    fn gather(&mut self, options: &[&str]) -> Result<Value> {
         let round = File::create(ROUND).with_context(|| format!("cannot create {ROUND}"))?;
         let child = Command::new(PROGRAM)
             .args(["gather", "--once", "--config", CONFIG, "--json"])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(round.try_clone()?)
             .stderr(File::create(LOG)?)

@@ -63,6 +63,12 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
             Ok(json!({ "ranges": coalesce(guest.sleepers.frames()?) }))
         }
         "agent" => guest.agent.command(argument),
+        "gather" => {
+            let workload = &guest.workload;
+            let pages = workload.hot_indices();
+            let addresses = pages.map(|page| workload.address() + page * PAGE_SIZE);
+            guest.agent.gather_listed(addresses)
+        }
         "cache" => {
             let file = guest.cache.insert(CachedFile::new(count()?)?);
             Ok(json!({ "ranges": coalesce(file.frames()?) }))
@@ -95,7 +101,7 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "pressure" => lazyfree::pressure(),
         other => bail!(
             "no command {other:?}; there are {COMMANDS}, truth, written, region, placement, mapped, \
-             agent start|status|doctor|module|gather|round|log|kill, sleepers N, cache N, \
+             agent start|status|doctor|module|gather|round|log|kill, gather, sleepers N, cache N, \
              uncache, hold N, more N, held, lazyfree N, rewrite N, contents, pressure"
         ),
     }

@@ -1,8 +1,8 @@
 //! From guest frame numbers to addresses in QEMU, independently of the product under test.
 //!
-//! The guest's RAM is one mapping, smaller than 3 GiB, so the offset in it is the guest physical address;
-//! `/proc/PID/maps` shows where QEMU has it. That of a guest with private RAM has no name and is by far
-//! the largest one without.
+//! The guest's RAM is one mapping, or a large one and behind it a small one, together smaller than 3 GiB, so the offset
+//! in it is the guest physical address; `/proc/PID/maps` shows where QEMU has it. That of a guest with private RAM has
+//! no name and is by far the largest one without.
 
 use std::fs;
 
@@ -15,8 +15,8 @@ use terrace_lab_programs::vm;
 pub struct GuestMemory {
     /// QEMU's process id.
     pub pid: i32,
-    start: usize,
-    pages: u64,
+    /// Address and pages of each mapping, in the order of guest physical addresses.
+    parts: Vec<(usize, u64)>,
 }
 
 impl GuestMemory {
@@ -29,21 +29,26 @@ impl GuestMemory {
         let path = format!("/proc/{pid}/maps");
         let maps = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         let private = || maps.lines().filter_map(private_mapping);
-        let named = maps.lines().find_map(ram_mapping);
-        let Some((start, end)) = named.or_else(|| private().max_by_key(|(from, to)| to - from))
-        else {
+        let mut found: Vec<(usize, usize)> = maps.lines().filter_map(ram_mapping).collect();
+        if found.is_empty() {
+            found.extend(private().max_by_key(|(from, to)| to - from));
+        }
+        if found.is_empty() {
             bail!("{path} maps no RAM; is {guest} a guest of the lab?");
-        };
-        Ok(Self {
-            pid,
-            start,
-            pages: ((end - start) / PAGE_SIZE) as u64,
-        })
+        }
+        let pages = |(from, to): (usize, usize)| (from, ((to - from) / PAGE_SIZE) as u64);
+        let mut parts: Vec<(usize, u64)> = found.into_iter().map(pages).collect();
+        parts.sort_by_key(|(_, pages)| std::cmp::Reverse(*pages));
+        Ok(Self { pid, parts })
+    }
+
+    fn pages(&self) -> u64 {
+        self.parts.iter().map(|(_, pages)| pages).sum()
     }
 
     /// The whole of the guest's RAM.
     pub fn all(&self) -> PageRange {
-        PageRange::from((0, self.pages))
+        PageRange::from((0, self.pages()))
     }
 
     /// The addresses of all pages in the ranges.
@@ -56,10 +61,17 @@ impl GuestMemory {
     }
 
     fn address(&self, frame: u64) -> Result<usize> {
-        if frame >= self.pages {
-            bail!("guest frame {frame:#x} is outside its {} pages", self.pages);
+        let mut left = frame;
+        for (start, pages) in &self.parts {
+            if left < *pages {
+                return Ok(start + usize::try_from(left)? * PAGE_SIZE);
+            }
+            left -= pages;
         }
-        Ok(self.start + usize::try_from(frame)? * PAGE_SIZE)
+        bail!(
+            "guest frame {frame:#x} is outside its {} pages",
+            self.pages()
+        );
     }
 }
 
@@ -123,14 +135,13 @@ mod tests {
     fn frames_outside_the_guest_are_refused() {
         let memory = GuestMemory {
             pid: 1,
-            start: 0x20_0000,
-            pages: 4,
+            parts: vec![(0x20_0000, 4), (0x10_0000, 2)],
         };
         let range = |first, count| [PageRange::from((first, count))];
         assert_eq!(
-            memory.addresses(&range(2, 2)).unwrap(),
-            [0x20_2000, 0x20_3000]
+            memory.addresses(&range(2, 3)).unwrap(),
+            [0x20_2000, 0x20_3000, 0x10_0000]
         );
-        assert!(memory.addresses(&range(3, 2)).is_err());
+        assert!(memory.addresses(&range(5, 2)).is_err());
     }
 }

@@ -33,7 +33,7 @@ pub fn run(spec: &VmSpec) -> Result<()> {
     bridge::bridge(port, ours)?;
     let status = qemu.wait()?;
     // QEMU leaves the file that was its RAM behind when it is killed.
-    for path in [pid, vm::ram_path(spec)] {
+    for path in [pid, vm::ram_path(spec), vm::gather_path(spec)] {
         fs::remove_file(path).ok();
     }
     bail!("QEMU of {} ended: {status}", spec.name);
@@ -83,8 +83,9 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
             format!("virtserialport,chardev=truth,name={}", port::TRUTH),
         ),
     ];
-    let memory = match spec.fast_mib {
-        0 => one_node(spec),
+    let memory = match (spec.fast_mib, spec.gather_mib) {
+        (0, 0) => one_node(spec),
+        (0, _) => with_small_node(spec),
         _ => two_nodes(spec),
     };
     ["-nodefaults", "-no-reboot"]
@@ -136,6 +137,27 @@ fn one_node(spec: &VmSpec) -> Options {
         ("-machine", "q35,memory-backend=mem,graphics=off".to_owned()),
         ("-object", memory),
     ]
+}
+
+/// Options for a second, small node of the same tier.
+fn with_small_node(spec: &VmSpec) -> Options {
+    let first_mib = spec.memory_mib.saturating_sub(spec.gather_mib);
+    let mut options = vec![("-machine", "q35,graphics=off".to_owned())];
+    for (node, path, mib, cpus) in [
+        (0, vm::ram_path(spec), first_mib, ",cpus=0"),
+        (1, vm::gather_path(spec), spec.gather_mib, ""),
+    ] {
+        let backend = format!(
+            "memory-backend-file,id=m{node},mem-path={path},share=on,align=2M,size={mib}M,prealloc=on"
+        );
+        let host = spec.node;
+        options.push((
+            "-object",
+            format!("{backend},host-nodes={host},policy=preferred"),
+        ));
+        options.push(("-numa", format!("node,nodeid={node},memdev=m{node}{cpus}")));
+    }
+    options
 }
 
 /// Options for a node per tier, described to the guest as L1's are to L1. These pages are not moved: they are bound.
@@ -209,7 +231,7 @@ fn kernel_command_line(spec: &VmSpec) -> String {
     // emulated CPU keeps the hottest pages in its TLB and never sets their accessed bits again.
     // pci=lastbus=0 keeps Linux from searching for devices on 255 empty buses, at two exits a probe.
     format!(
-        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} sparse={} thp={} node={} pause_ms={}",
+        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 numa_balancing=disable region={} hot={} seed={} clustered={} sparse={} thp={} node={} pause_ms={}",
         spec.region_mib,
         spec.hot_percent,
         spec.seed,
