@@ -176,8 +176,8 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     // Opening its device takes a capability that is dropped now; using it takes none.
     let module = ModuleParts::open(&root, config.module);
     keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
-    let room =
-        Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;
+    let room = Room::read(root.clone(), &config.tiers, config.gather.node)
+        .context("reading this machine's memory tiers")?;
     if room.topology().tiers.len() == 1 {
         tracing::warn!(
             "this machine has one memory tier: ranges are watched and nothing moves. A guest needs a NUMA \

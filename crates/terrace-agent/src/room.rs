@@ -13,16 +13,21 @@ pub struct Room {
 }
 
 impl Room {
-    /// Reads the guest's nodes.
+    /// Reads the guest's nodes, but for the one on which hot pages are gathered.
     ///
     /// # Errors
     /// If they cannot be read or `definitions` do not fit them.
     pub fn read(
         root: HostRoot,
         definitions: &[topology::TierDefinition],
+        gathers: Option<u32>,
     ) -> Result<Self, TopologyError> {
+        let all = Topology::read(&root, definitions)?;
         Ok(Self {
-            topology: Topology::read(&root, definitions)?,
+            topology: match gathers {
+                Some(node) => all.without(NodeId(node)),
+                None => all,
+            },
             root,
         })
     }

@@ -181,7 +181,7 @@ impl Bench {
         );
         let config = Config::parse(&text).expect("as set up");
         let (kernel, scripted) = (kernel(), Scripted::default());
-        let room = Room::read(root.clone(), &[]).expect("as set up");
+        let room = Room::read(root.clone(), &[], None).expect("as set up");
         let sampler = scripted.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)

@@ -88,7 +88,7 @@ pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
         root,
         gathering: &config.gather,
         bytes_per_s: config.budgets.bytes_per_s(),
-        way: way::choose(root, &config.gather, config.module)?,
+        way: way::choose(root, &config)?,
         worth: Worth::default(),
     };
     if args.undo {

@@ -17,13 +17,13 @@ const NODE: &str = "gather.node takes a small node without processors. QEMU: -ob
 #[must_use]
 pub fn inspect(root: &HostRoot, config: &Config) -> Finding {
     if let Some(node) = config.gather.node {
-        return match NodeWay::open(root, node) {
+        return match NodeWay::open(root, node, &config.tiers) {
             Ok(_) => Finding::ok(NAME, format!("hot pages come together on node {node}")),
             Err(error) => Finding::missing(NAME, format!("{error:#}"), "docs/gather.md"),
         };
     }
     let loaded = config.module && !matches!(GuestModule::open(root), Err(ModuleError::NotLoaded));
-    match way::choose(root, &config.gather, config.module) {
+    match way::choose(root, config) {
         Ok(_) => Finding::ok(NAME, "the guest module brings hot pages together"),
         Err(error) if loaded => Finding::degraded(NAME, format!("{error:#}; it is optional"), NODE),
         Err(_) => Finding::ok(

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, bail, ensure};
 use terrace_core::gather::BLOCK_PAGES;
 use terrace_proto::PAGE_SIZE;
-use terrace_sys::topology::{NodeId, node_free_bytes};
+use terrace_sys::topology::{NodeId, TierDefinition, TierSource, Topology, node_free_bytes};
 use terrace_sys::{HostRoot, KernelPages, MoveScope, MoveTo, Pages, SysError};
 
 use super::pool::Pool;
@@ -27,9 +27,10 @@ impl NodeWay {
     ///
     /// # Errors
     /// If there is no such node, or NUMA balancing would take every page home.
-    pub fn open(root: &HostRoot, node: u32) -> Result<Self> {
+    pub fn open(root: &HostRoot, node: u32, tiers: &[TierDefinition]) -> Result<Self> {
         balancing(root)?;
         without_processors(root, node)?;
+        of_this_tier(root, node, tiers)?;
         let way = Self {
             root: root.clone(),
             pool: Pool::open(root, node)?,
@@ -88,6 +89,26 @@ fn without_processors(root: &HostRoot, node: u32) -> Result<()> {
     Ok(())
 }
 
+/// Fails if the node is known to be of another tier than those with processors. What only lacks processors may be of the
+/// same.
+fn of_this_tier(root: &HostRoot, node: u32, tiers: &[TierDefinition]) -> Result<()> {
+    let topology = Topology::read(root, tiers)?;
+    if topology.source == TierSource::Distance {
+        return Ok(());
+    }
+    let homes = topology.nodes.iter().filter(|home| !home.cpus.is_empty());
+    let mut tiers = homes.map(|home| topology.tier_of(home.id));
+    let of = topology.tier_of(NodeId(node));
+    ensure!(
+        of.is_none() || tiers.any(|tier| tier == of),
+        "gather.node = {node}: node {node} is of another tier than the nodes with processors ({}): hot pages would go to \
+         slower memory",
+        of.and_then(|tier| topology.tiers.get(tier.index()))
+            .map_or("?", |tier| tier.name.as_str())
+    );
+    Ok(())
+}
+
 impl Way for NodeWay {
     fn name(&self) -> &'static str {
         "node"
@@ -142,5 +163,89 @@ impl Way for NodeWay {
 
     fn finish(&mut self) -> Result<()> {
         self.pool.fill().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A guest with processors on node 0, and node 1 in a kernel tier of its own or in the same.
+    fn guest(cpus: &str, tiers: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("sys/devices/system/node/online", "0-1\n");
+        for (node, cpus) in [(0, "0-1\n"), (1, cpus)] {
+            let base = format!("sys/devices/system/node/node{node}");
+            put(&format!("{base}/cpulist"), cpus);
+            put(&format!("{base}/distance"), "10 20\n");
+            put(
+                &format!("{base}/meminfo"),
+                &format!("Node {node} MemTotal: 2048 kB\n"),
+            );
+            let pool = format!("{base}/hugepages/hugepages-2048kB");
+            put(&format!("{pool}/nr_hugepages"), "0\n");
+            put(&format!("{pool}/free_hugepages"), "0\n");
+        }
+        for (tier, nodes) in tiers {
+            put(
+                &format!("sys/devices/virtual/memory_tiering/{tier}/nodelist"),
+                nodes,
+            );
+        }
+        let zone = |node: u32, first: u32| {
+            format!(
+                "Node {node}, zone Normal\n  pages free 600\n    low 100\n    high 200\n    spanned 512\n  start_pfn: {first}\n"
+            )
+        };
+        put("proc/zoneinfo", &(zone(0, 0) + &zone(1, 512)));
+        dir
+    }
+
+    fn opened(dir: &tempfile::TempDir, node: u32) -> Result<NodeWay> {
+        NodeWay::open(&HostRoot::new(dir.path()), node, &[])
+    }
+
+    fn refused(dir: &tempfile::TempDir, node: u32) -> String {
+        format!("{:#}", opened(dir, node).err().unwrap())
+    }
+
+    #[test]
+    fn a_small_node_of_the_same_tier_is_taken() {
+        let same = guest("\n", &[("memory_tier4", "0-1\n")]);
+        let way = opened(&same, 1).unwrap();
+        assert_eq!(way.target().unwrap(), Some(512..1024));
+        assert!(
+            opened(&guest("\n", &[]), 1).is_ok(),
+            "nothing says that it is slower"
+        );
+    }
+
+    #[test]
+    fn nodes_that_are_needed_for_something_else_are_refused() {
+        let slower = guest("\n", &[("memory_tier4", "0\n"), ("memory_tier22", "1\n")]);
+        assert!(refused(&slower, 1).contains("is of another tier"));
+        let busy = guest("2-3\n", &[]);
+        assert!(refused(&busy, 1).contains("node 1 has processors (2-3)"));
+        assert!(refused(&busy, 0).contains("node 0 has processors (0-1)"));
+        assert!(refused(&busy, 9).contains("no node 9"));
+    }
+
+    #[test]
+    fn numa_balancing_is_refused_but_for_tiering() {
+        let dir = guest("\n", &[]);
+        let path = dir.path().join("proc/sys/kernel/numa_balancing");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for (mode, works) in [("0\n", true), ("1\n", false), ("2\n", true), ("3\n", false)] {
+            fs::write(&path, mode).unwrap();
+            assert_eq!(opened(&dir, 1).is_ok(), works, "{mode}");
+        }
+        assert!(refused(&dir, 1).contains("sysctl kernel.numa_balancing=0"));
     }
 }

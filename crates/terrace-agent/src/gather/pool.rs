@@ -5,7 +5,7 @@
 //! stays free for good: else the first block given up feeds the watermark.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use terrace_core::gather::BLOCK_PAGES;
@@ -47,7 +47,22 @@ impl Pool {
             !pool.memory()?.frames.is_empty(),
             "gather.node = {node}: node {node} has no memory"
         );
+        pool.is_unused()?;
         Ok(pool)
+    }
+
+    /// Fails if programs use pages of the pool: it is theirs then, and giving blocks up would take memory that they count on.
+    fn is_unused(&self) -> Result<()> {
+        let read = |name| -> Result<u64> { number(&self.file.with_file_name(name)) };
+        let (all, free) = (read("nr_hugepages")?, read("free_hugepages")?);
+        ensure!(
+            free >= all,
+            "gather.node = {node}: programs use {} of node {node}'s {all} pages of 2 MiB (hugetlb); name a node that nobody \
+             else uses",
+            all - free,
+            node = self.node
+        );
+        Ok(())
     }
 
     /// Number of the node.
@@ -72,11 +87,7 @@ impl Pool {
     /// # Errors
     /// If the kernel's file makes no sense.
     pub fn blocks(&self) -> Result<u64> {
-        let text = fs::read_to_string(&self.file);
-        let text = text.with_context(|| self.file.display().to_string())?;
-        text.trim()
-            .parse()
-            .with_context(|| format!("{}: {text:?}", self.file.display()))
+        number(&self.file)
     }
 
     /// Asks for so many blocks; returns what the kernel has found.
@@ -142,5 +153,69 @@ impl Pool {
     /// If the kernel's counts cannot be read.
     pub fn room(&self) -> Result<u64> {
         Ok(self.blocks()? * BLOCK)
+    }
+}
+
+fn number(file: &Path) -> Result<u64> {
+    let text = fs::read_to_string(file);
+    let text = text.with_context(|| format!("reading {}", file.display()))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{}: {text:?}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOLDER: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
+
+    fn guest(all: u64, free: u64) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put(&format!("{FOLDER}/nr_hugepages"), format!("{all}\n"));
+        put(&format!("{FOLDER}/free_hugepages"), format!("{free}\n"));
+        let zone = "Node 1, zone Normal\n  pages free 600\n    low 100\n    high 200\n    spanned 4096\n  start_pfn: 8192\n";
+        put("proc/zoneinfo", zone.into());
+        dir
+    }
+
+    fn refused(dir: &tempfile::TempDir, node: u32) -> String {
+        format!(
+            "{:#}",
+            Pool::open(&HostRoot::new(dir.path()), node).unwrap_err()
+        )
+    }
+
+    #[test]
+    fn a_pool_that_programs_use_is_theirs() {
+        let used = guest(10, 7);
+        assert!(refused(&used, 1).contains("programs use 3 of node 1's 10 pages"));
+        assert!(refused(&used, 2).contains("this guest has no node 2"));
+        let unused = guest(10, 10);
+        let pool = Pool::open(&HostRoot::new(unused.path()), 1).unwrap();
+        assert_eq!((pool.blocks().unwrap(), pool.room().unwrap()), (10, 5120));
+        assert_eq!(pool.memory().unwrap().frames, 8192..12288);
+    }
+
+    #[test]
+    fn blocks_are_given_up_until_a_block_and_the_low_watermark_are_free() {
+        let dir = guest(3, 3);
+        let root = HostRoot::new(dir.path());
+        let pool = Pool::open(&root, 1).unwrap();
+        // Nothing becomes free here: the pool ends.
+        let error = pool.make_room().unwrap_err();
+        assert!(error.to_string().contains("no block is left in its pool"));
+        assert_eq!(pool.blocks().unwrap(), 0);
+        fs::write(
+            dir.path().join("proc/zoneinfo"),
+            "Node 1, zone Normal\n  pages free 612\n    low 100\n    high 200\n",
+        )
+        .unwrap();
+        pool.make_room().unwrap();
     }
 }

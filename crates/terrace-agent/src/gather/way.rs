@@ -7,7 +7,7 @@ use terrace_sys::HostRoot;
 use terrace_sys::guest_module::{GuestModule, ModuleError};
 
 use super::node::NodeWay;
-use super::settings::Gathering;
+use crate::config::Config;
 
 /// Place of the call in what the module reports.
 const CONSOLIDATE: usize = 1;
@@ -46,12 +46,12 @@ pub trait Way {
 ///
 /// # Errors
 /// If neither does: what is missing and what to change.
-pub fn choose(root: &HostRoot, gathering: &Gathering, module: bool) -> Result<Box<dyn Way>> {
-    if let Some(node) = gathering.node {
-        return Ok(Box::new(NodeWay::open(root, node)?));
+pub fn choose(root: &HostRoot, config: &Config) -> Result<Box<dyn Way>> {
+    if let Some(node) = config.gather.node {
+        return Ok(Box::new(NodeWay::open(root, node, &config.tiers)?));
     }
     ensure!(
-        module,
+        config.module,
         "nothing to gather by: gather.node names no node, and module = false switches the guest module off"
     );
     let module = GuestModule::open(root).map_err(|error| match error {

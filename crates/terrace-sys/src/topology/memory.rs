@@ -48,7 +48,7 @@ struct Zone {
     /// Pages that the zone keeps from allocations that could use a higher zone (`lowmem_reserve`).
     protection: u64,
     spanned: u64,
-    first: u64,
+    first: Option<u64>,
 }
 
 impl Zone {
@@ -63,11 +63,11 @@ impl Zone {
             .usable
             .saturating_add(self.free.saturating_sub(reserved));
         sum.low = sum.low.saturating_add(self.low.unwrap_or(0));
-        if self.spanned > 0 {
-            let end = self.first.saturating_add(self.spanned);
+        if let Some(first) = self.first.filter(|_| self.spanned > 0) {
+            let end = first.saturating_add(self.spanned);
             sum.frames = match sum.frames.is_empty() {
-                true => self.first..end,
-                false => sum.frames.start.min(self.first)..sum.frames.end.max(end),
+                true => first..end,
+                false => sum.frames.start.min(first)..sum.frames.end.max(end),
             };
         }
     }
@@ -91,7 +91,7 @@ impl Zone {
                 self.high.get_or_insert(count.parse().unwrap_or(u64::MAX));
             }
             (Some("spanned"), Some(count), None) => self.spanned = number(count),
-            (Some("start_pfn:"), Some(first), None) => self.first = number(first),
+            (Some("start_pfn:"), Some(first), None) => self.first = first.parse().ok(),
             _ => {}
         }
     }

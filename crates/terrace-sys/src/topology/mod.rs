@@ -124,6 +124,32 @@ impl Topology {
         self
     }
 
+    /// The topology without a node that serves something else than a tier; tiers that it leaves without any vanish. If it is the only
+    /// one, it stays.
+    #[must_use]
+    pub fn without(mut self, node: NodeId) -> Self {
+        let bytes = |id| {
+            let found = self.nodes.iter().find(|node| node.id == id);
+            found.map_or(0, |node| node.total_bytes)
+        };
+        let others = self.tiers.iter().flat_map(|tier| &tier.nodes);
+        if others.filter(|other| **other != node).count() == 0 {
+            return self;
+        }
+        let less = bytes(node);
+        for tier in &mut self.tiers {
+            if tier.nodes.contains(&node) {
+                tier.nodes.retain(|other| *other != node);
+                tier.total_bytes = tier.total_bytes.saturating_sub(less);
+            }
+        }
+        self.tiers.retain(|tier| !tier.nodes.is_empty());
+        for (id, tier) in (0..).zip(&mut self.tiers) {
+            tier.id = TierId(id);
+        }
+        self
+    }
+
     /// The tier that a node is part of.
     #[must_use]
     pub fn tier_of(&self, node: NodeId) -> Option<TierId> {
@@ -219,6 +245,21 @@ mod tests {
             (2 << 20, 1 << 20)
         );
         assert_eq!(memory[1].free_bytes, 0);
+    }
+
+    #[test]
+    fn a_node_that_serves_something_else_is_no_tier() {
+        let dir = two_tier_host();
+        let all = Topology::read(&HostRoot::new(dir.path()), &[]).unwrap();
+        let without = all.clone().without(NodeId(0));
+        assert_eq!(without.tiers.len(), 1);
+        assert_eq!(without.nodes_of(TierId::FAST), [NodeId(1)]);
+        assert_eq!(all.clone().without(NodeId(7)), all);
+        assert_eq!(
+            without.clone().without(NodeId(1)),
+            without,
+            "the only one stays"
+        );
     }
 
     #[test]
