@@ -10,7 +10,7 @@ use terrace_core::ranges::Params;
 use terrace_proto::agent::Budgets;
 use terrace_sys::topology::{NodeId, TierDefinition};
 
-use crate::gather::{Gathering, RawGather};
+use crate::gathering::{Gathering, RawGather};
 use crate::processes::Wanted;
 
 /// The configuration file if none is named.

@@ -15,6 +15,7 @@ pub mod config;
 pub mod controller;
 pub mod doctor;
 pub mod gather;
+pub mod gathering;
 pub mod host;
 pub mod journal;
 pub mod kernel;

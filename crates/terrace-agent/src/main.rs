@@ -150,12 +150,12 @@ fn carry_out(command: Command) -> Result<ExitCode> {
 
 /// Capabilities to find frames and to move pages, and the machine to look at.
 fn for_gathering() -> Result<HostRoot> {
-    let kept = [
+    let capabilities = [
         Capability::CAP_SYS_ADMIN,
         Capability::CAP_SYS_NICE,
         Capability::CAP_SYS_PTRACE,
     ];
-    keep_only(&kept).context("cannot drop capabilities")?;
+    keep_only(&capabilities).context("cannot drop capabilities")?;
     Ok(HostRoot::default())
 }
 

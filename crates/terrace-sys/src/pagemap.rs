@@ -190,8 +190,8 @@ impl Pagemap {
                     what: format!("pagemap at page {:#x}", part[0]),
                     source,
                 })?;
-                let words = bytes.as_chunks::<8>().0.iter();
-                entries.extend(words.map(|word| PageEntry(u64::from_ne_bytes(*word))));
+                let read = bytes.as_chunks::<8>().0.iter();
+                entries.extend(read.map(|entry| PageEntry(u64::from_ne_bytes(*entry))));
             }
         }
         Ok(entries)

@@ -1,4 +1,4 @@
-//! Where the kernel would make larger pages of base pages (khugepaged), and take them home by that.
+//! Areas in which the kernel would make larger pages of base pages (khugepaged), and take them home by that.
 
 use terrace_core::ranges::Range;
 use terrace_proto::PAGE_SIZE;
@@ -13,13 +13,13 @@ const OFF_MS: u64 = 3_600_000;
 pub enum Collapsing {
     /// In none.
     Nowhere,
-    /// Where it was asked for (`MADV_HUGEPAGE`).
+    /// In those that asked for it (`MADV_HUGEPAGE`).
     Asked,
-    /// Where it was not forbidden (`MADV_NOHUGEPAGE`).
+    /// In all that did not forbid it (`MADV_NOHUGEPAGE`).
     Allowed,
 }
 
-/// What this kernel is set to.
+/// The setting of this kernel.
 #[must_use]
 pub fn collapsing(root: &HostRoot) -> Collapsing {
     let read = |name: &str| root.read(format!("{THP}/{name}")).unwrap_or_default();
@@ -57,7 +57,7 @@ fn parse(smaps: &str, collapsing: Collapsing) -> Vec<Range> {
     let mut mapping = None;
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let has = |flag| flags.split_whitespace().any(|word| word == flag);
+            let has = |flag| flags.split_whitespace().any(|is| is == flag);
             let works = match collapsing {
                 Collapsing::Nowhere => false,
                 Collapsing::Asked => has("hg"),

@@ -18,7 +18,7 @@ use super::{scan, way};
 use crate::config::Config;
 use crate::processes;
 
-/// Where hot pages are known from.
+/// Source of hot pages.
 #[derive(Debug, Args)]
 pub struct HeatArgs {
     /// The configuration; as for `run`.
@@ -33,7 +33,7 @@ pub struct HeatArgs {
     json: bool,
 }
 
-/// What `gather` does.
+/// Options of `gather`.
 #[derive(Debug, Args)]
 pub struct GatherArgs {
     #[command(flatten)]

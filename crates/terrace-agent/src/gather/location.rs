@@ -79,7 +79,7 @@ pub fn locate(root: &HostRoot, hot: &HotPages) -> Result<Located> {
     Ok(located)
 }
 
-/// What decides on a process's pages.
+/// Facts that decide on a process's pages.
 struct Place<'a> {
     flags: &'a File,
     areas: Vec<terrace_core::ranges::Range>,
@@ -115,9 +115,9 @@ impl Place<'_> {
 
     /// Whether a frame is part of a larger page, or that cannot be known.
     fn is_large(&self, frame: u64) -> bool {
-        let mut word = [0; 8];
-        let read = self.flags.read_exact_at(&mut word, frame.saturating_mul(8));
-        read.is_err() || u64::from_ne_bytes(word) & LARGE != 0
+        let mut bits = [0; 8];
+        let read = self.flags.read_exact_at(&mut bits, frame.saturating_mul(8));
+        read.is_err() || u64::from_ne_bytes(bits) & LARGE != 0
     }
 }
 

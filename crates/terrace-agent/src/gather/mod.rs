@@ -15,8 +15,6 @@ mod pool;
 mod report;
 mod round;
 mod scan;
-mod settings;
 mod way;
 
 pub use doctor::inspect;
-pub use settings::{Gathering, RawGather};

@@ -37,14 +37,14 @@ impl NodeWay {
             pages: Box::new(KernelPages),
         };
         ensure!(
-            way.homes().next().is_some(),
+            way.others().next().is_some(),
             "gather.node = {node} is this guest's only node: pages come from another one of the same tier"
         );
         Ok(way)
     }
 
     /// Other nodes with their free bytes.
-    fn homes(&self) -> impl Iterator<Item = (NodeId, u64)> {
+    fn others(&self) -> impl Iterator<Item = (NodeId, u64)> {
         let own = NodeId(self.pool.node());
         let nodes: BTreeMap<NodeId, u64> = node_free_bytes(&self.root);
         nodes.into_iter().filter(move |(node, _)| *node != own)
@@ -96,8 +96,8 @@ fn of_this_tier(root: &HostRoot, node: u32, tiers: &[TierDefinition]) -> Result<
     if topology.source == TierSource::Distance {
         return Ok(());
     }
-    let homes = topology.nodes.iter().filter(|home| !home.cpus.is_empty());
-    let mut tiers = homes.map(|home| topology.tier_of(home.id));
+    let others = topology.nodes.iter().filter(|node| !node.cpus.is_empty());
+    let mut tiers = others.map(|node| topology.tier_of(node.id));
     let of = topology.tier_of(NodeId(node));
     ensure!(
         of.is_none() || tiers.any(|tier| tier == of),
@@ -145,14 +145,14 @@ impl Way for NodeWay {
         }
     }
 
-    fn send_home(&mut self, pid: u32, addresses: &[u64]) -> Result<u64> {
+    fn return_pages(&mut self, pid: u32, addresses: &[u64]) -> Result<u64> {
         let mut sent = 0;
         for part in addresses.chunks(BLOCK_PAGES.into()) {
             let need = part.len() as u64 * PAGE_SIZE;
-            let roomiest = self.homes().max_by_key(|(_, free)| *free);
-            let home = roomiest.filter(|(_, free)| *free > need);
-            let (home, _) = home.context("no other node has room for pages that go home")?;
-            match self.send(pid, part, home.0) {
+            let roomiest = self.others().max_by_key(|(_, free)| *free);
+            let fits = roomiest.filter(|(_, free)| *free > need);
+            let (node, _) = fits.context("no other node has room for pages that go home")?;
+            match self.send(pid, part, node.0) {
                 Ok(()) => sent += part.len() as u64,
                 Err(error) if error.errno() == libc::ESRCH => break,
                 Err(error) => return Err(error.into()),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_given_up_until_a_block_and_the_low_watermark_are_free() {
+    fn blocks_are_given_up_until_a_block_is_free() {
         let dir = guest(3, 3);
         let root = HostRoot::new(dir.path());
         let pool = Pool::open(&root, 1).unwrap();

@@ -1,4 +1,4 @@
-//! What `skew` and `gather` print.
+//! The output of `skew` and `gather`.
 
 use std::fmt::Write as _;
 
@@ -178,7 +178,7 @@ fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
         round.planned_pages,
         round.planned_blocks,
         round.way,
-        round.sent_home,
+        round.returned_pages,
         round.milliseconds
     )?;
     staying(text, &round.staying)?;

@@ -12,8 +12,8 @@ use terrace_sys::{HostRoot, Pagemap};
 
 use super::hot::HotPages;
 use super::location::{Located, Staying, locate};
-use super::settings::Gathering;
 use super::way::{Refusal, Way};
+use crate::gathering::Gathering;
 use crate::processes::{self, Wanted};
 
 /// Hot pages and the blocks that have them.
@@ -56,15 +56,15 @@ pub struct Round {
     /// Pages in other frames than before.
     pub moved_pages: u64,
     /// Pages that are not hot any more and were sent home.
-    pub sent_home: u64,
+    pub returned_pages: u64,
     pub after: Spread,
     pub staying: Staying,
-    /// What the kernel refused.
+    /// Refusals, in the words of the kernel.
     pub refused: Vec<String>,
     pub milliseconds: u64,
 }
 
-/// What rounds need.
+/// All that rounds need.
 pub struct Rounds<'a> {
     pub root: &'a HostRoot,
     pub gathering: &'a Gathering,
@@ -84,8 +84,8 @@ impl Rounds<'_> {
         let target = self.way.target()?;
         let mut skew = located.skew(self.root)?;
         skew.target(target.clone().unwrap_or(0..0));
-        let sent_home = match &target {
-            Some(frames) => self.send_cold_home(hot, frames)?,
+        let returned_pages = match &target {
+            Some(frames) => self.return_cold(hot, frames)?,
             None => 0,
         };
         let room = self.way.prepare()?;
@@ -106,7 +106,7 @@ impl Rounds<'_> {
             planned_blocks: plan.blocks.len() as u64,
             planned_pages: plan.pages,
             moved_pages: moved(&located, &now),
-            sent_home,
+            returned_pages,
             after,
             staying: located.staying,
             refused,
@@ -161,14 +161,14 @@ impl Rounds<'_> {
     }
 
     /// Sends pages home that lie in the target and are not hot.
-    fn send_cold_home(&mut self, hot: &HotPages, target: &Range<u64>) -> Result<u64> {
+    fn return_cold(&mut self, hot: &HotPages, target: &Range<u64>) -> Result<u64> {
         let mut sent = 0;
         for (pid, mut pages) in pages_in(self.root, target)? {
             if let Some(hot) = hot.pages.get(&pid) {
                 pages.retain(|page| hot.binary_search(page).is_err());
             }
             let addresses: Vec<u64> = pages.iter().map(|page| page * PAGE_SIZE).collect();
-            sent += self.way.send_home(pid, &addresses)?;
+            sent += self.way.return_pages(pid, &addresses)?;
         }
         Ok(sent)
     }
@@ -179,7 +179,7 @@ impl Rounds<'_> {
     /// If no other node has room.
     pub fn undo(&mut self) -> Result<u64> {
         match self.way.target()? {
-            Some(frames) => self.send_cold_home(&HotPages::default(), &frames),
+            Some(frames) => self.return_cold(&HotPages::default(), &frames),
             None => Ok(0),
         }
     }

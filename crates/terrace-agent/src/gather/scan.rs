@@ -57,7 +57,7 @@ pub fn watch(
     })
 }
 
-/// What is there of the mappings that the agent manages.
+/// Present parts of the mappings that the agent manages.
 fn parts(root: &HostRoot, pids: &[u32]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for (pid, layout) in Layout::read_all(root, pids) {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn near_pages_are_scanned_together_and_no_part_is_larger_than_a_gib() {
+    fn near_pages_are_scanned_together_up_to_a_gib() {
         let far = GAP_PAGES + 1;
         let ranges = joined(&[
             run(0, 1),

@@ -23,7 +23,7 @@ pub enum Refusal {
 
 /// A way by which hot pages come together.
 pub trait Way {
-    /// Its name.
+    /// The way's name.
     fn name(&self) -> &'static str;
     /// Frames that take what is gathered, if they are known before.
     fn target(&self) -> Result<Option<Range<u64>>>;
@@ -37,7 +37,7 @@ pub trait Way {
     /// The refusal; pages before it may have been taken.
     fn take(&mut self, pid: u32, addresses: &[u64]) -> Result<(), Refusal>;
     /// Sends pages home that are not hot any more; returns how many were sent.
-    fn send_home(&mut self, pid: u32, addresses: &[u64]) -> Result<u64>;
+    fn return_pages(&mut self, pid: u32, addresses: &[u64]) -> Result<u64>;
     /// Takes back what has become free.
     fn finish(&mut self) -> Result<()>;
 }
@@ -115,7 +115,7 @@ impl Way for ModuleWay {
         Ok(())
     }
 
-    fn send_home(&mut self, _pid: u32, _addresses: &[u64]) -> Result<u64> {
+    fn return_pages(&mut self, _pid: u32, _addresses: &[u64]) -> Result<u64> {
         // They are where any page of the guest may be.
         Ok(0)
     }

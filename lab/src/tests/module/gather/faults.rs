@@ -1,4 +1,4 @@
-//! What may go wrong while hot pages are gathered: nothing is lost, and what was not done is said.
+//! Faults while hot pages are gathered: nothing is lost, and it is said if something was not done.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn cpuset() -> Result<()> {
     list(&mut guest)?;
     guest.check(&format!(
         "mkdir -p /run/cgroup && mount -t cgroup2 none /run/cgroup && cd /run/cgroup && echo +cpuset >cgroup.subtree_control && \
-         mkdir kept && echo 0 >kept/cpuset.mems && head -n 1 {LIST} | cut -d ' ' -f 1 >kept/cgroup.procs"
+         mkdir only && echo 0 >only/cpuset.mems && head -n 1 {LIST} | cut -d ' ' -f 1 >only/cgroup.procs"
     ))?;
     let said = gather(&mut guest, "--once --json")?;
     println!("{}", said.stdout);

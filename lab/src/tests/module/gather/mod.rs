@@ -35,7 +35,7 @@ fn sparse() -> HotSet {
     }
 }
 
-/// What may go wrong meanwhile.
+/// Faults while pages are gathered.
 pub const FAULTS: &[Test] = faults::TESTS;
 
 /// By the node, with a list of hot pages and no module; then with the module's SCAN; then by the module alone.
@@ -81,10 +81,10 @@ fn hot_set_moves(guest: &mut Lab) -> Result<()> {
     guest.ask(&sparse().name, "move 200")?;
     list(guest)?;
     let round = expect_gathered(guest, "other pages", &format!("--pages {LIST}"))?;
-    let home = round["sent_home"].as_u64().unwrap_or(0);
+    let back = round["returned_pages"].as_u64().unwrap_or(0);
     ensure!(
-        home * 100 >= BLOCKS * EACH * 90,
-        "{home} went home: {round}"
+        back * 100 >= BLOCKS * EACH * 90,
+        "{back} went home: {round}"
     );
     expect_on_node(guest)
 }

@@ -17,19 +17,19 @@ pub struct RawGather {
     rest_s: u64,
 }
 
-/// A number or a word.
+/// A number or `auto`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum RawCl {
     Below(u16),
-    Word(String),
+    Text(String),
 }
 
 impl Default for RawGather {
     fn default() -> Self {
         Self {
             node: None,
-            cl: RawCl::Word("auto".into()),
+            cl: RawCl::Text("auto".into()),
             gain: 1,
             window_s: 10,
             rest_s: 60,
@@ -63,15 +63,15 @@ impl RawGather {
             BLOCK_PAGES - 1
         );
         let cl = match self.cl {
-            RawCl::Word(word) if word == "auto" => Cl::Auto { gain: self.gain },
+            RawCl::Text(text) if text == "auto" => Cl::Auto { gain: self.gain },
             RawCl::Below(cl) if (2..=BLOCK_PAGES).contains(&cl) => Cl::Below(cl),
             RawCl::Below(cl) => {
                 bail!(
                     "gather.cl = {cl} is out of range: allowed is \"auto\", or 2 to {BLOCK_PAGES}"
                 )
             }
-            RawCl::Word(word) => {
-                bail!("gather.cl = {word:?}: allowed is \"auto\", or 2 to {BLOCK_PAGES}")
+            RawCl::Text(text) => {
+                bail!("gather.cl = {text:?}: allowed is \"auto\", or 2 to {BLOCK_PAGES}")
             }
         };
         for (key, value) in [("window_s", self.window_s), ("rest_s", self.rest_s)] {
