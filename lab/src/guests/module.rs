@@ -22,7 +22,7 @@ const NODE_MIB: u64 = 256;
 /// The same of a guest with a small second node, MiB.
 const UNEQUAL_MIB: [u64; 2] = [512, 64];
 
-/// Size of the disk for swap, MiB.
+/// Size of a disk, MiB.
 const DISK_MIB: u64 = 256;
 /// Writes that the disk for swap takes in a second.
 const DISK_WRITES: u32 = 400;
@@ -38,7 +38,7 @@ pub enum More {
     SlowDisk,
     /// A DIMM on node 1, whose memory the guest's kernel keeps movable.
     Dimm,
-    /// None, but node 0 is large and node 1 small: to gather hot pages on.
+    /// A disk, `/dev/nvme0n1`, and node 0 is large and node 1 small: to gather hot pages on.
     SmallNode,
 }
 
@@ -86,22 +86,24 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
 
 fn hardware(more: More) -> Result<String> {
     Ok(match more {
-        More::Nothing | More::SmallNode => String::new(),
-        More::SlowDisk => {
-            let path = places::lab("module")?.join("disk");
-            File::create(&path)?.set_len(DISK_MIB << 20)?;
-            format!(
-                "-drive file={},if=none,id=disk,format=raw,cache=unsafe,throttling.iops-write={DISK_WRITES} \
-                 -device nvme,drive=disk,serial=disk",
-                path.display()
-            )
-        }
+        More::Nothing => String::new(),
+        More::SmallNode => disk("")?,
+        More::SlowDisk => disk(&format!(",throttling.iops-write={DISK_WRITES}"))?,
         More::Dimm => format!(
             "-m {ram},slots=1,maxmem=2G -object memory-backend-ram,id=more,size={NODE_MIB}M \
              -device pc-dimm,id=dimm,memdev=more,node=1",
             ram = 2 * NODE_MIB
         ),
     })
+}
+
+fn disk(options: &str) -> Result<String> {
+    let path = places::lab("module")?.join("disk");
+    File::create(&path)?.set_len(DISK_MIB << 20)?;
+    Ok(format!(
+        "-drive file={},if=none,id=disk,format=raw,cache=unsafe{options} -device nvme,drive=disk,serial=disk",
+        path.display()
+    ))
 }
 
 fn initrd(kernel: &Kernel) -> Result<PathBuf> {

@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use terrace_lab_programs::native::HotSet;
 
 use super::{
-    BLOCKS, FILE, LIST, expect_on_node, finish, list, on_node_1, sparse, start, start_with, undo,
+    BLOCKS, FILE, LIST, expect_gathered, expect_on_node, finish, list, on_node_1, sparse, start,
+    start_with, undo,
 };
 use crate::control::lab::{Lab, Output};
 use crate::tests::test::Test;
@@ -19,6 +20,8 @@ const SHORT_LIVED: u32 = 12;
 const MANY: usize = 40;
 /// A configuration by which few bytes are copied in a second.
 const SLOW: &str = "/run/slow.toml";
+/// Page cache that fills the guest, MiB.
+const CACHED_MIB: u64 = 150;
 const POOL: &str = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
 
 pub const TESTS: &[Test] = &[
@@ -26,6 +29,10 @@ pub const TESTS: &[Test] = &[
     Test::on_guest("processes_exit_and_fork_while_pages_are_gathered", exits),
     Test::on_guest("a_cpuset_without_the_node_keeps_its_pages", cpuset),
     Test::on_guest("gathering_goes_on_after_a_kill", killed),
+    Test::on_guest(
+        "page_cache_does_not_take_the_place_of_hot_pages",
+        page_cache,
+    ),
 ];
 
 fn gather(guest: &mut Lab, options: &str) -> Result<Output> {
@@ -95,6 +102,29 @@ fn cpuset() -> Result<()> {
         "{said:?}"
     );
     ensure!(on_node_1(&mut guest)? == 0, "{said:?}");
+    finish(&mut guest)
+}
+
+/// Page cache takes all memory that is free, again and again, while hot pages go to the node, leave it, and go there.
+fn page_cache() -> Result<()> {
+    let mut guest = start()?;
+    guest.check(
+        "(while :; do dd if=/dev/nvme0n1 of=/dev/null bs=1M 2>/dev/null; done) </dev/null >/dev/null 2>&1 & echo $! >/run/reader",
+    )?;
+    guest.wait_until("page cache has filled the guest", PATIENCE, |guest| {
+        let cached = guest
+            .check("awk '/^Cached|^Buffers/ {n += $2} END {print int(n / 1024)}' /proc/meminfo")?;
+        Ok((cached.trim().parse::<u64>()? >= CACHED_MIB).then_some(()))
+    })?;
+    for seed in [500, 600, 700] {
+        guest.ask(&sparse().name, &format!("move {seed}"))?;
+        list(&mut guest)?;
+        let options = format!("--pages {LIST}");
+        expect_gathered(&mut guest, "beside page cache", &options)?;
+        expect_on_node(&mut guest)?;
+    }
+    guest.check("kill $(cat /run/reader)")?;
+    undo(&mut guest)?;
     finish(&mut guest)
 }
 
