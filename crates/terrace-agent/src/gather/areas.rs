@@ -1,5 +1,8 @@
 //! Areas in which the kernel would make larger pages of base pages (khugepaged), and take them home by that.
 
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+
 use terrace_core::ranges::Range;
 use terrace_proto::PAGE_SIZE;
 use terrace_sys::HostRoot;
@@ -43,19 +46,26 @@ pub fn collapsible(root: &HostRoot, pid: u32, collapsing: Collapsing) -> Vec<Ran
     if collapsing == Collapsing::Nowhere {
         return Vec::new();
     }
-    match root.read(format!("proc/{pid}/smaps")) {
-        Ok(text) => parse(&text, collapsing),
-        Err(_) => vec![Range {
+    let read = || {
+        parse(
+            BufReader::new(File::open(root.process(pid, "smaps"))?),
+            collapsing,
+        )
+    };
+    read().unwrap_or_else(|_| {
+        vec![Range {
             start: 0,
             end: u64::MAX,
-        }],
-    }
+        }]
+    })
 }
 
-fn parse(smaps: &str, collapsing: Collapsing) -> Vec<Range> {
-    let mut ranges = Vec::new();
-    let mut mapping = None;
+/// Reads line by line: a process may have very many mappings.
+fn parse(smaps: impl BufRead, collapsing: Collapsing) -> io::Result<Vec<Range>> {
+    let mut ranges: Vec<Range> = Vec::new();
+    let mut mapping: Option<Range> = None;
     for line in smaps.lines() {
+        let line = line?;
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag| flags.split_whitespace().any(|is| is == flag);
             let works = match collapsing {
@@ -63,12 +73,18 @@ fn parse(smaps: &str, collapsing: Collapsing) -> Vec<Range> {
                 Collapsing::Asked => has("hg"),
                 Collapsing::Allowed => !has("nh"),
             };
-            ranges.extend(mapping.take().filter(|_| works));
-        } else if let Some(range) = bounds(line) {
+            let Some(range) = mapping.take().filter(|_| works) else {
+                continue;
+            };
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        } else if let Some(range) = bounds(&line) {
             mapping = Some(range);
         }
     }
-    ranges
+    Ok(ranges)
 }
 
 /// The bounds of a mapping, if the line begins one.
@@ -105,8 +121,11 @@ VmFlags: rd wr
     #[test]
     fn khugepaged_works_where_it_was_asked_or_not_forbidden() {
         let range = |start, end| Range { start, end };
-        assert_eq!(parse(SMAPS, Collapsing::Asked), [range(1, 3)]);
-        let allowed = parse(SMAPS, Collapsing::Allowed);
+        assert_eq!(
+            parse(SMAPS.as_bytes(), Collapsing::Asked).unwrap(),
+            [range(1, 3)]
+        );
+        let allowed = parse(SMAPS.as_bytes(), Collapsing::Allowed).unwrap();
         assert_eq!(allowed, [range(1, 3), range(10, 12)]);
         let pages: Vec<u64> = (0..20).filter(|page| has(&allowed, *page)).collect();
         assert_eq!(pages, [1, 2, 10, 11]);

@@ -1,18 +1,21 @@
 //! `terrace-agent skew` and `gather`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use serde::Serialize;
 use terrace_core::gather::{Limits, Plan, Worth};
-use terrace_sys::HostRoot;
 use terrace_sys::guest_module::GuestModule;
+use terrace_sys::{HostRoot, KernelPages};
 
 use super::hot::{HotPages, read_list};
 use super::location::locate;
-use super::pool::Pool;
+use super::pool::{self, Pool};
 use super::report::{self, SkewReport};
+use super::residents::{Returns, Which, pages_in};
 use super::round::Rounds;
 use super::{scan, way};
 use crate::config::Config;
@@ -54,17 +57,21 @@ pub struct GatherArgs {
 /// # Errors
 /// If they cannot be found, with what to do.
 pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
+    give_way();
     let config = Config::read(args.config.as_deref())?;
     let hot = hot_pages(root, &config, args.pages.as_deref())?;
     let located = locate(root, &hot)?;
     let mut skew = located.skew(root)?;
+    let mut room = u64::MAX;
     if let Some(node) = config.gather.node {
-        skew.target(Pool::open(root, node)?.memory()?.frames);
+        let frames = Pool::open(root, node)?.memory()?.frames;
+        room = frames.end - frames.start;
+        skew.target(frames);
     }
     let limits = Limits {
         cl: config.gather.cl,
         pages: u64::MAX,
-        room: u64::MAX,
+        room,
     };
     let plan = Plan::new(&skew, &BTreeSet::new(), limits);
     let report = SkewReport::new(&skew, &plan, located.staying, hot.huge);
@@ -78,50 +85,150 @@ pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
 /// Gathers, or undoes it.
 ///
 /// # Errors
-/// If nothing here can gather, with what to change.
+/// If nothing here can gather, with what to change; if pages could not go home.
 pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
+    give_way();
+    let config = Config::read(args.heat.config.as_deref())?;
+    let _lock = lock(root)?;
+    if args.undo {
+        return undo(root, &config, args.heat.json);
+    }
+    let way = way::choose(root, &config)?;
     if args.dry_run {
         return skew(root, &args.heat);
     }
-    let config = Config::read(args.heat.config.as_deref())?;
     let mut rounds = Rounds {
         root,
         gathering: &config.gather,
         bytes_per_s: config.budgets.bytes_per_s(),
-        way: way::choose(root, &config)?,
+        way,
         worth: Worth::default(),
+        last: None,
     };
-    if args.undo {
-        return undo(root, &config, &mut rounds);
+    let hot = hot_pages(root, &config, args.heat.pages.as_deref());
+    let first = hot.and_then(|hot| round(&mut rounds, &hot, args));
+    if let Some(left) = rounds.way.left() {
+        eprintln!("{left}");
     }
-    loop {
-        let hot = hot_pages(root, &config, args.heat.pages.as_deref())?;
-        let round = rounds.gather(&hot)?;
-        match args.heat.json {
-            true => println!("{}", serde_json::to_string(&round)?),
-            false => print!("{}", report::round(&round)),
-        }
-        if args.once {
-            return Ok(());
-        }
-        if rounds.worth.rests() {
-            bail!(
-                "three rounds in a row freed less than half of what was planned: it does not pay here"
-            );
-        }
-        std::thread::sleep(config.gather.rest);
+    first?;
+    match args.once {
+        true => Ok(()),
+        false => go_on(&mut rounds, &config, args),
     }
 }
 
-fn undo(root: &HostRoot, config: &Config, rounds: &mut Rounds<'_>) -> Result<()> {
-    let Some(node) = config.gather.node else {
-        println!("nothing to undo: the guest module gathers within each node");
-        return Ok(());
-    };
-    let sent = rounds.undo()?;
-    Pool::open(root, node)?.give_up()?;
-    println!("{sent} pages were sent home; node {node}'s memory is the guest's again");
+/// Rounds until they do not pay.
+fn go_on(rounds: &mut Rounds<'_>, config: &Config, args: &GatherArgs) -> Result<()> {
+    let rest = config.gather.rest;
+    while !rounds.worth.rests() {
+        std::thread::sleep(rest);
+        // A list that is just being written, a process that has ended: the next one may be good again.
+        let hot = hot_pages(rounds.root, config, args.heat.pages.as_deref());
+        if let Err(error) = hot.and_then(|hot| round(rounds, &hot, args)) {
+            eprintln!("{error:#}; tried again in {} s", rest.as_secs());
+        }
+    }
+    bail!(
+        "three rounds in a row freed less than half of what was planned: it does not pay here. Hot pages change too fast, or \
+         somebody takes them home (khugepaged, NUMA balancing, another tiering program)"
+    )
+}
+
+fn round(rounds: &mut Rounds<'_>, hot: &HotPages, args: &GatherArgs) -> Result<()> {
+    let round = rounds.gather(hot)?;
+    match args.heat.json {
+        true => println!("{}", serde_json::to_string(&round)?),
+        false => print!("{}", report::round(&round)),
+    }
     Ok(())
+}
+
+/// If memory is short, this program is to end and none of the guest's.
+fn give_way() {
+    // Each process may raise its own.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
+/// One program at a time gathers or undoes.
+fn lock(root: &HostRoot) -> Result<File> {
+    let folder = root.join(pool::FOLDER);
+    let file = folder.join("gather.lock");
+    let open = || {
+        std::fs::create_dir_all(&folder)?;
+        File::create(&file)
+    };
+    let opened = open().with_context(|| format!("{}: run as root", file.display()))?;
+    match opened.try_lock() {
+        Ok(()) => Ok(opened),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another terrace-agent gather runs; end it first")
+        }
+        Err(TryLockError::Error(error)) => Err(error).context(file.display().to_string()),
+    }
+}
+
+/// The result of an undo.
+#[derive(Debug, Serialize)]
+struct Undone {
+    node: u32,
+    returned_pages: u64,
+    /// Pages that are on the node still.
+    left_pages: u64,
+}
+
+/// Gives the pool up first, whatever comes; then pages go home as far as the kernel moves them.
+fn undo(root: &HostRoot, config: &Config, json: bool) -> Result<()> {
+    let mut nodes = Pool::known(root);
+    nodes.extend(config.gather.node);
+    nodes.sort_unstable();
+    nodes.dedup();
+    if nodes.is_empty() {
+        println!("nothing to undo: nothing was gathered on a node");
+        return Ok(());
+    }
+    let mut left = 0;
+    for node in nodes {
+        let undone = undo_node(root, node)?;
+        left += undone.left_pages;
+        match json {
+            true => println!("{}", serde_json::to_string(&undone)?),
+            false => println!(
+                "{} pages went home from node {node}; its memory is the guest's again",
+                undone.returned_pages
+            ),
+        }
+    }
+    ensure!(
+        left == 0,
+        "{left} pages of programs stay there: pinned, in use, of a cpuset or a policy that binds them to the node, or without \
+         room elsewhere; try again later"
+    );
+    Ok(())
+}
+
+fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
+    let pool = Pool::open(root, node)?;
+    pool.give_up()?;
+    let frames = pool.memory()?.frames;
+    let returns = Returns {
+        root,
+        node,
+        pages: &KernelPages,
+        which: Which::All,
+    };
+    let found = pages_in(root, &frames, Which::All)?;
+    for (pid, pages) in &found {
+        let _ = returns.send(*pid, pages);
+    }
+    let count =
+        |found: &BTreeMap<u32, Vec<u64>>| found.values().map(|pages| pages.len() as u64).sum();
+    let before: u64 = count(&found);
+    let left_pages = count(&pages_in(root, &frames, Which::All)?);
+    Ok(Undone {
+        node,
+        returned_pages: before.saturating_sub(left_pages),
+        left_pages,
+    })
 }
 
 /// The hot pages: a list's, or those that SCAN sees.

@@ -1,6 +1,8 @@
 //! Hot base pages by processes, and lists of them from another tool.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,15 +25,22 @@ pub struct HotPages {
 /// # Errors
 /// If the file cannot be read or a line is none; the message has the line's number.
 pub fn read_list(file: &Path) -> Result<HotPages> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    parse_list(&text).with_context(|| file.display().to_string())
+    let open = || -> Result<HotPages> {
+        // A pipe would be waited for.
+        ensure!(
+            file.metadata()?.is_file(),
+            "not a file with a list of pages"
+        );
+        parse_list(BufReader::new(File::open(file)?))
+    };
+    open().with_context(|| format!("reading {}", file.display()))
 }
 
-fn parse_list(text: &str) -> Result<HotPages> {
+fn parse_list(text: impl BufRead) -> Result<HotPages> {
     let mut found: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     let mut count = 0;
     for (number, line) in (1..).zip(text.lines()) {
+        let line = line?;
         let line = line.split('#').next().unwrap_or("").trim();
         if line.is_empty() {
             continue;
@@ -66,8 +75,9 @@ mod tests {
 
     #[test]
     fn a_list_names_each_page_once_and_may_have_comments() {
-        let list =
-            parse_list("# hot\n7 0x3000\n\n  7 0x1fff # part of a page\n9\t0x3000\n7 0x3001\n");
+        let list = parse_list(
+            "# hot\n7 0x3000\n\n  7 0x1fff # part of a page\n9\t0x3000\n7 0x3001\n".as_bytes(),
+        );
         let list = list.unwrap();
         assert_eq!(list.pages, [(7, vec![1, 3]), (9, vec![3])].into());
     }
@@ -83,7 +93,7 @@ mod tests {
             "7 0x1000 8",
             "7 0xffffffffffffffff",
         ] {
-            let error = parse_list(&format!("7 0x1000\n{wrong}\n")).unwrap_err();
+            let error = parse_list(format!("7 0x1000\n{wrong}\n").as_bytes()).unwrap_err();
             assert!(error.to_string().starts_with("line 2: "), "{error}");
         }
     }
@@ -91,7 +101,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_list_makes_it_panic(text in "[0-9a-fx #\\n-]{0,80}") {
-            let _ = parse_list(&text);
+            let _ = parse_list(text.as_bytes());
         }
     }
 }

@@ -52,7 +52,8 @@ pub struct Located {
 /// # Errors
 /// If the kernel hides frames from this process.
 pub fn locate(root: &HostRoot, hot: &HotPages) -> Result<Located> {
-    let flags = File::open(root.join("proc/kpageflags")).context("opening /proc/kpageflags")?;
+    let flags = File::open(root.join("proc/kpageflags"))
+        .context("opening /proc/kpageflags: run as root")?;
     let collapsing = areas::collapsing(root);
     let mut located = Located::default();
     for (pid, pages) in &hot.pages {

@@ -13,6 +13,7 @@ mod location;
 mod node;
 mod pool;
 mod report;
+mod residents;
 mod round;
 mod scan;
 mod way;

@@ -1,15 +1,14 @@
 //! Gathering on a small node of the same tier, by `move_pages(2)`.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use terrace_core::gather::BLOCK_PAGES;
-use terrace_proto::PAGE_SIZE;
-use terrace_sys::topology::{NodeId, TierDefinition, TierSource, Topology, node_free_bytes};
+use terrace_sys::topology::{NodeId, TierDefinition, TierSource, Topology};
 use terrace_sys::{HostRoot, KernelPages, MoveScope, MoveTo, Pages, SysError};
 
 use super::pool::Pool;
+use super::residents::{Returns, Which};
 use super::way::{Refusal, Way};
 
 /// The bit of `kernel.numa_balancing` by which each page goes to the node whose processor touches it.
@@ -31,23 +30,11 @@ impl NodeWay {
         balancing(root)?;
         without_processors(root, node)?;
         of_this_tier(root, node, tiers)?;
-        let way = Self {
+        Ok(Self {
             root: root.clone(),
             pool: Pool::open(root, node)?,
             pages: Box::new(KernelPages),
-        };
-        ensure!(
-            way.others().next().is_some(),
-            "gather.node = {node} is this guest's only node: pages come from another one of the same tier"
-        );
-        Ok(way)
-    }
-
-    /// Other nodes with their free bytes.
-    fn others(&self) -> impl Iterator<Item = (NodeId, u64)> {
-        let own = NodeId(self.pool.node());
-        let nodes: BTreeMap<NodeId, u64> = node_free_bytes(&self.root);
-        nodes.into_iter().filter(move |(node, _)| *node != own)
+        })
     }
 
     fn send(&self, pid: u32, addresses: &[u64], node: u32) -> Result<(), SysError> {
@@ -93,6 +80,12 @@ fn without_processors(root: &HostRoot, node: u32) -> Result<()> {
 /// same.
 fn of_this_tier(root: &HostRoot, node: u32, tiers: &[TierDefinition]) -> Result<()> {
     let topology = Topology::read(root, tiers)?;
+    let all: u64 = topology.nodes.iter().map(|node| node.total_bytes).sum();
+    let own = topology.nodes.iter().find(|own| own.id == NodeId(node));
+    ensure!(
+        own.is_none_or(|own| own.total_bytes <= all / 2),
+        "gather.node = {node}: node {node} is more than half of this guest's memory; a small one serves"
+    );
     if topology.source == TierSource::Distance {
         return Ok(());
     }
@@ -120,12 +113,11 @@ impl Way for NodeWay {
 
     fn prepare(&mut self) -> Result<u64> {
         self.pool.fill()?;
-        let room = self.pool.room()?;
+        let room = self.pool.spare()? * u64::from(BLOCK_PAGES);
         ensure!(
             room > 0,
-            "node {} has no free block of 2 MiB: its memory is in use or in pieces (reserve blocks at boot: \
-             hugepages={}:N)",
-            self.pool.node(),
+            "node {} has no free block of 2 MiB: its memory is in use or in pieces. What is in use there: numastat, \
+             /proc/*/numa_maps, and HugePages_Free in the node's meminfo",
             self.pool.node()
         );
         Ok(room)
@@ -145,24 +137,27 @@ impl Way for NodeWay {
         }
     }
 
-    fn return_pages(&mut self, pid: u32, addresses: &[u64]) -> Result<u64> {
-        let mut sent = 0;
-        for part in addresses.chunks(BLOCK_PAGES.into()) {
-            let need = part.len() as u64 * PAGE_SIZE;
-            let roomiest = self.others().max_by_key(|(_, free)| *free);
-            let fits = roomiest.filter(|(_, free)| *free > need);
-            let (node, _) = fits.context("no other node has room for pages that go home")?;
-            match self.send(pid, part, node.0) {
-                Ok(()) => sent += part.len() as u64,
-                Err(error) if error.errno() == libc::ESRCH => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(sent)
+    fn return_pages(&mut self, pid: u32, pages: &[u64]) -> u64 {
+        let returns = Returns {
+            root: &self.root,
+            node: self.pool.node(),
+            pages: self.pages.as_ref(),
+            which: Which::Own,
+        };
+        returns.send(pid, pages)
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.pool.fill().map(drop)
+        self.pool.fill()
+    }
+
+    fn left(&self) -> Option<String> {
+        let blocks = self.pool.spare().ok().filter(|blocks| *blocks > 0)?;
+        Some(format!(
+            "node {} keeps {blocks} free blocks ({} MiB) for gathering: terrace-agent gather --undo gives them back",
+            self.pool.node(),
+            2 * blocks
+        ))
     }
 }
 

@@ -1,10 +1,13 @@
-//! The memory of a node, kept as a pool of 2 MiB pages: neither page cache nor other programs can take it meanwhile.
+//! The memory of a node, kept as a pool of 2 MiB pages, which page cache cannot take meanwhile.
 //!
 //! A block is given up just before pages are sent to its place. What decides is the node's count of free pages: a block that was
 //! given up may rest in a processor's list for a while. The pool takes the node below its watermarks, so that some memory
 //! stays free for good: else the first block given up feeds the watermark.
+//!
+//! Pages that the pool had before are somebody's: a file in `/run` has their number, and they are never given up.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,6 +16,10 @@ use terrace_sys::HostRoot;
 use terrace_sys::topology::{NodeId, NodeMemory, node_memory};
 
 const BLOCK: u64 = BLOCK_PAGES as u64;
+/// Folder of what outlives the program, until the guest boots.
+pub const FOLDER: &str = "run/terrace-agent";
+/// Start of the name of a node's file there.
+const PREFIX: &str = "gather-node";
 
 /// A node's pool.
 #[derive(Debug)]
@@ -47,22 +54,49 @@ impl Pool {
             !pool.memory()?.frames.is_empty(),
             "gather.node = {node}: node {node} has no memory"
         );
-        pool.is_unused()?;
         Ok(pool)
     }
 
-    /// Fails if programs use pages of the pool: it is theirs then, and giving blocks up would take memory that they count on.
-    fn is_unused(&self) -> Result<()> {
-        let read = |name| -> Result<u64> { number(&self.file.with_file_name(name)) };
-        let (all, free) = (read("nr_hugepages")?, read("free_hugepages")?);
-        ensure!(
-            free >= all,
-            "gather.node = {node}: programs use {} of node {node}'s {all} pages of 2 MiB (hugetlb); name a node that nobody \
-             else uses",
-            all - free,
-            node = self.node
-        );
-        Ok(())
+    /// Nodes that have a pool for gathering since the guest booted.
+    #[must_use]
+    pub fn known(root: &HostRoot) -> Vec<u32> {
+        let files = fs::read_dir(root.join(FOLDER))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = files.filter_map(|file| file.file_name().into_string().ok());
+        names
+            .filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok())
+            .collect()
+    }
+
+    fn floor_file(&self) -> PathBuf {
+        self.root.join(format!("{FOLDER}/{PREFIX}{}", self.node))
+    }
+
+    /// Pages that the pool had before the first one was taken for gathering.
+    fn floor(&self) -> Result<u64> {
+        let file = self.floor_file();
+        match file.exists() {
+            true => number(&file),
+            false => self.blocks(),
+        }
+    }
+
+    /// Remembers what the pool has now, unless that was done before.
+    fn begin(&self) -> Result<()> {
+        let file = self.floor_file();
+        if file.exists() {
+            return Ok(());
+        }
+        let keep = || {
+            fs::create_dir_all(self.root.join(FOLDER))?;
+            fs::write(
+                &file,
+                format!("{}\n", number(&self.file).map_err(io::Error::other)?),
+            )
+        };
+        keep().with_context(|| format!("writing {}", file.display()))
     }
 
     /// Number of the node.
@@ -82,15 +116,21 @@ impl Pool {
         Ok(nodes.get(&NodeId(self.node)).cloned().unwrap_or_default())
     }
 
-    /// Blocks in the pool.
-    ///
-    /// # Errors
-    /// If the kernel's file makes no sense.
-    pub fn blocks(&self) -> Result<u64> {
+    /// Pages in the pool.
+    fn blocks(&self) -> Result<u64> {
         number(&self.file)
     }
 
-    /// Asks for so many blocks; returns what the kernel has found.
+    /// Blocks for gathering that no program uses.
+    ///
+    /// # Errors
+    /// If the kernel's files make no sense.
+    pub fn spare(&self) -> Result<u64> {
+        let more = self.blocks()?.saturating_sub(self.floor()?);
+        Ok(more.min(number(&self.file.with_file_name("free_hugepages"))?))
+    }
+
+    /// Asks for so many pages; returns what the kernel has found.
     fn set(&self, blocks: u64) -> Result<u64> {
         fs::write(&self.file, blocks.to_string())
             .with_context(|| format!("writing {}", self.file.display()))?;
@@ -101,15 +141,13 @@ impl Pool {
     ///
     /// # Errors
     /// If the pool cannot be written.
-    pub fn fill(&self) -> Result<u64> {
-        let before = self.blocks()?;
+    pub fn fill(&self) -> Result<()> {
+        self.begin()?;
         let frames = self.memory()?.frames;
         // The kernel stops where it finds no more; page cache leaves for it.
-        let mut blocks = self.set(before + (frames.end - frames.start) / BLOCK)?;
-        while blocks > 0 && !self.has_slack()? {
-            blocks = self.set(blocks - 1)?;
-        }
-        Ok(blocks)
+        self.set(self.blocks()? + (frames.end - frames.start) / BLOCK)?;
+        while !self.has_slack()? && self.give_one()? {}
+        Ok(())
     }
 
     /// Whether the node has the low watermark and a block free.
@@ -118,41 +156,39 @@ impl Pool {
         Ok(memory.free >= memory.low + BLOCK)
     }
 
+    /// Gives a block up; returns whether there was one. A page that a program uses leaves the pool's count later only.
+    fn give_one(&self) -> Result<bool> {
+        let blocks = self.blocks()?;
+        Ok(self.spare()? > 0 && self.set(blocks - 1)? < blocks)
+    }
+
     /// Gives up blocks until a block's pages can go to the node.
     ///
     /// # Errors
     /// If the pool is used up.
     pub fn make_room(&self) -> Result<()> {
-        let mut blocks = self.blocks()?;
         while !self.has_slack()? {
-            if blocks == 0 {
-                bail!("node {} is full: no block is left in its pool", self.node);
+            if !self.give_one()? {
+                bail!(
+                    "node {} is full: its pool has no block that is not in use",
+                    self.node
+                );
             }
-            let now = self.set(blocks - 1)?;
-            ensure!(
-                now < blocks,
-                "node {} is full: its pool's pages are in use by programs",
-                self.node
-            );
-            blocks = now;
         }
         Ok(())
     }
 
-    /// Gives all blocks up: the node's memory is the guest's again.
+    /// Gives up all that was taken for gathering: the node's memory is the guest's again.
     ///
     /// # Errors
     /// If the pool cannot be written.
     pub fn give_up(&self) -> Result<()> {
-        self.set(0).map(drop)
-    }
-
-    /// Pages that can be sent to the node.
-    ///
-    /// # Errors
-    /// If the kernel's counts cannot be read.
-    pub fn room(&self) -> Result<u64> {
-        Ok(self.blocks()? * BLOCK)
+        let file = self.floor_file();
+        if !file.exists() {
+            return Ok(());
+        }
+        self.set(self.floor()?)?;
+        fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))
     }
 }
 
@@ -168,54 +204,71 @@ fn number(file: &Path) -> Result<u64> {
 mod tests {
     use super::*;
 
-    const FOLDER: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
+    const NODE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
 
     fn guest(all: u64, free: u64) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: String| {
-            let path = dir.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        put(&format!("{FOLDER}/nr_hugepages"), format!("{all}\n"));
-        put(&format!("{FOLDER}/free_hugepages"), format!("{free}\n"));
-        let zone = "Node 1, zone Normal\n  pages free 600\n    low 100\n    high 200\n    spanned 4096\n  start_pfn: 8192\n";
-        put("proc/zoneinfo", zone.into());
+        put(&dir, &format!("{NODE}/nr_hugepages"), &all.to_string());
+        put(&dir, &format!("{NODE}/free_hugepages"), &free.to_string());
+        zone(&dir, 600);
         dir
     }
 
-    fn refused(dir: &tempfile::TempDir, node: u32) -> String {
-        format!(
-            "{:#}",
-            Pool::open(&HostRoot::new(dir.path()), node).unwrap_err()
-        )
+    fn put(dir: &tempfile::TempDir, name: &str, text: &str) {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn zone(dir: &tempfile::TempDir, free: u64) {
+        let text = format!(
+            "Node 1, zone Normal\n  pages free {free}\n    low 100\n    high 200\n    spanned 4096\n  start_pfn: 8192\n"
+        );
+        put(dir, "proc/zoneinfo", &text);
+    }
+
+    fn pool(dir: &tempfile::TempDir) -> Pool {
+        Pool::open(&HostRoot::new(dir.path()), 1).unwrap()
     }
 
     #[test]
-    fn a_pool_that_programs_use_is_theirs() {
-        let used = guest(10, 7);
-        assert!(refused(&used, 1).contains("programs use 3 of node 1's 10 pages"));
-        assert!(refused(&used, 2).contains("this guest has no node 2"));
-        let unused = guest(10, 10);
-        let pool = Pool::open(&HostRoot::new(unused.path()), 1).unwrap();
-        assert_eq!((pool.blocks().unwrap(), pool.room().unwrap()), (10, 5120));
-        assert_eq!(pool.memory().unwrap().frames, 8192..12288);
-    }
-
-    #[test]
-    fn blocks_are_given_up_until_a_block_is_free() {
+    fn pages_that_were_there_before_are_never_given_up() {
         let dir = guest(3, 3);
-        let root = HostRoot::new(dir.path());
-        let pool = Pool::open(&root, 1).unwrap();
-        // Nothing becomes free here: the pool ends.
-        let error = pool.make_room().unwrap_err();
-        assert!(error.to_string().contains("no block is left in its pool"));
-        assert_eq!(pool.blocks().unwrap(), 0);
-        fs::write(
-            dir.path().join("proc/zoneinfo"),
-            "Node 1, zone Normal\n  pages free 612\n    low 100\n    high 200\n",
-        )
-        .unwrap();
+        let pool = pool(&dir);
+        assert_eq!(pool.memory().unwrap().frames, 8192..12288);
+        assert_eq!(pool.spare().unwrap(), 0);
+        pool.give_up().unwrap();
+        assert_eq!(pool.blocks().unwrap(), 3, "nothing was taken yet");
+        // Nothing becomes free in these files: what was taken is given up again for the slack.
+        pool.fill().unwrap();
+        assert_eq!(Pool::known(&HostRoot::new(dir.path())), [1]);
+        assert_eq!(pool.blocks().unwrap(), 3);
+        assert!(pool.make_room().is_err());
+        zone(&dir, 612);
+        put(&dir, &format!("{NODE}/free_hugepages"), "11");
+        pool.fill().unwrap();
+        assert_eq!((pool.blocks().unwrap(), pool.spare().unwrap()), (11, 8));
         pool.make_room().unwrap();
+        pool.give_up().unwrap();
+        assert_eq!(pool.blocks().unwrap(), 3);
+        assert!(Pool::known(&HostRoot::new(dir.path())).is_empty());
+    }
+
+    #[test]
+    fn a_pool_in_use_ends_the_search_for_room() {
+        let dir = guest(0, 0);
+        let pool = pool(&dir);
+        pool.begin().unwrap();
+        put(&dir, &format!("{NODE}/nr_hugepages"), "5");
+        let error = pool.make_room().unwrap_err().to_string();
+        assert!(error.contains("no block that is not in use"), "{error}");
+        pool.fill().unwrap();
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_named() {
+        let dir = guest(0, 0);
+        let error = Pool::open(&HostRoot::new(dir.path()), 2).unwrap_err();
+        assert!(error.to_string().contains("this guest has no node 2"));
     }
 }

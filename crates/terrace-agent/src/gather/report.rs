@@ -79,15 +79,17 @@ impl SkewReport {
             )?;
         }
         staying(text, &self.staying)?;
-        if self.empty_blocks == 0 {
+        if spread.hot_pages == 0 {
+            writeln!(text, "gathering  has nothing to do: no hot page was found")?;
+        } else if self.empty_blocks == 0 {
             writeln!(
                 text,
-                "gathering  is not worth it: no block can be emptied that takes not as much to fill"
+                "gathering  is not worth it: it would fill as many blocks as it empties"
             )?;
         } else {
             writeln!(
                 text,
-                "gathering  empties {} blocks (those with fewer than {} hot pages) by copying {} pages into {}: {} MiB \
+                "gathering  empties {} blocks (those with fewer than {} hot pages) by copying {} pages into {} (a node for them takes four more): {} MiB \
                  are hot no more",
                 self.empty_blocks,
                 self.cl,
@@ -181,6 +183,13 @@ fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
         round.returned_pages,
         round.milliseconds
     )?;
+    let left = round.planned_pages.saturating_sub(round.moved_pages);
+    if left > 0 {
+        writeln!(
+            text,
+            "left       {left} pages: pinned, in use, refused (below), or gone"
+        )?;
+    }
     staying(text, &round.staying)?;
     for why in &round.refused {
         writeln!(text, "refused    {why}")?;

@@ -8,13 +8,13 @@ use anyhow::Result;
 use serde::Serialize;
 use terrace_core::gather::{BLOCK_PAGES, Limits, Plan, Skew, Worth};
 use terrace_proto::PAGE_SIZE;
-use terrace_sys::{HostRoot, Pagemap};
+use terrace_sys::HostRoot;
 
 use super::hot::HotPages;
-use super::location::{Located, Staying, locate};
+use super::location::{HotFrame, Located, Staying, locate};
+use super::residents::{Which, pages_in};
 use super::way::{Refusal, Way};
 use crate::gathering::Gathering;
-use crate::processes::{self, Wanted};
 
 /// Hot pages and the blocks that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +53,7 @@ pub struct Round {
     /// Blocks to be emptied, and the pages in them.
     pub planned_blocks: u64,
     pub planned_pages: u64,
-    /// Pages in other frames than before.
+    /// Those of them that came together. The others are pinned, in use or refused; or gone.
     pub moved_pages: u64,
     /// Pages that are not hot any more and were sent home.
     pub returned_pages: u64,
@@ -71,6 +71,8 @@ pub struct Rounds<'a> {
     pub bytes_per_s: u64,
     pub way: Box<dyn Way>,
     pub worth: Worth,
+    /// Of the round before: blocks that it was to free, and hot blocks then.
+    pub last: Option<(u64, u64)>,
 }
 
 impl Rounds<'_> {
@@ -84,30 +86,38 @@ impl Rounds<'_> {
         let target = self.way.target()?;
         let mut skew = located.skew(self.root)?;
         skew.target(target.clone().unwrap_or(0..0));
+        let before = Spread::of(&skew);
+        // Whether pages stay together shows only now: somebody may have taken them home meanwhile.
+        if let Some((planned, blocks)) = self.last {
+            self.worth
+                .judge(planned, blocks.saturating_sub(before.hot_blocks));
+        }
         let returned_pages = match &target {
             Some(frames) => self.return_cold(hot, frames)?,
             None => 0,
         };
-        let room = self.way.prepare()?;
-        let plan = self.plan(&skew, room);
-        let refused = self.carry_out(&plan, &located);
-        let ended = self.way.finish();
+        let mut plan = self.plan(&skew, u64::MAX);
+        if plan.pages > 0 {
+            let room = self.way.prepare()?;
+            plan = self.plan(&skew, room);
+        }
+        let chosen = chosen(&plan, &located);
+        let refused = self.carry_out(&chosen);
+        let ended = match plan.pages > 0 || returned_pages > 0 {
+            true => self.way.finish(),
+            false => Ok(()),
+        };
         let now = locate(self.root, hot)?;
-        let after = Spread::of(&now.skew(self.root)?);
-        let before = Spread::of(&skew);
-        self.worth.judge(
-            plan.freed(),
-            before.hot_blocks.saturating_sub(after.hot_blocks),
-        );
+        self.last = Some((plan.freed(), before.hot_blocks));
         ended?;
         Ok(Round {
             way: self.way.name(),
             before,
             planned_blocks: plan.blocks.len() as u64,
             planned_pages: plan.pages,
-            moved_pages: moved(&located, &now),
+            moved_pages: moved(&chosen, &located, &now),
             returned_pages,
-            after,
+            after: Spread::of(&now.skew(self.root)?),
             staying: located.staying,
             refused,
             milliseconds: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -124,20 +134,14 @@ impl Rounds<'_> {
         Plan::new(skew, &BTreeSet::new(), limits)
     }
 
-    /// Moves the pages of the planned blocks; returns what was refused.
-    fn carry_out(&mut self, plan: &Plan, located: &Located) -> Vec<String> {
-        let blocks: BTreeSet<u64> = plan.blocks.iter().copied().collect();
-        let mut pages: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for hot in located.frames.iter().filter(|hot| hot.movable) {
-            if blocks.contains(&(hot.frame / u64::from(BLOCK_PAGES))) {
-                pages.entry(hot.pid).or_default().push(hot.page * PAGE_SIZE);
-            }
-        }
+    /// Moves the chosen pages; returns what was refused.
+    fn carry_out(&mut self, chosen: &BTreeMap<u32, Vec<u64>>) -> Vec<String> {
         let mut refused = Vec::new();
-        for (pid, addresses) in pages {
+        for (pid, pages) in chosen {
+            let addresses: Vec<u64> = pages.iter().map(|page| page * PAGE_SIZE).collect();
             for batch in addresses.chunks(self.way.batch()) {
                 let begun = Instant::now();
-                match self.way.take(pid, batch) {
+                match self.way.take(*pid, batch) {
                     Ok(()) => self.pace(batch.len(), begun.elapsed()),
                     Err(Refusal::Process(why)) => {
                         refused.push(why);
@@ -163,33 +167,38 @@ impl Rounds<'_> {
     /// Sends pages home that lie in the target and are not hot.
     fn return_cold(&mut self, hot: &HotPages, target: &Range<u64>) -> Result<u64> {
         let mut sent = 0;
-        for (pid, mut pages) in pages_in(self.root, target)? {
+        for (pid, mut pages) in pages_in(self.root, target, Which::Own)? {
             if let Some(hot) = hot.pages.get(&pid) {
                 pages.retain(|page| hot.binary_search(page).is_err());
             }
-            let addresses: Vec<u64> = pages.iter().map(|page| page * PAGE_SIZE).collect();
-            sent += self.way.return_pages(pid, &addresses)?;
+            sent += self.way.return_pages(pid, &pages);
         }
         Ok(sent)
     }
-
-    /// Sends all pages home.
-    ///
-    /// # Errors
-    /// If no other node has room.
-    pub fn undo(&mut self) -> Result<u64> {
-        match self.way.target()? {
-            Some(frames) => self.return_cold(&HotPages::default(), &frames),
-            None => Ok(0),
-        }
-    }
 }
 
-/// Hot pages that have another frame than before.
-fn moved(before: &Located, now: &Located) -> u64 {
+/// The pages of the planned blocks, by process.
+fn chosen(plan: &Plan, located: &Located) -> BTreeMap<u32, Vec<u64>> {
+    let blocks: BTreeSet<u64> = plan.blocks.iter().copied().collect();
+    let mut pages: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for hot in located.frames.iter().filter(|hot| hot.movable) {
+        if blocks.contains(&(hot.frame / u64::from(BLOCK_PAGES))) {
+            pages.entry(hot.pid).or_default().push(hot.page);
+        }
+    }
+    pages
+}
+
+/// Chosen pages that have another frame than before.
+fn moved(chosen: &BTreeMap<u32, Vec<u64>>, before: &Located, now: &Located) -> u64 {
+    let is_chosen = |hot: &&HotFrame| {
+        let pages = chosen.get(&hot.pid);
+        pages.is_some_and(|pages| pages.binary_search(&hot.page).is_ok())
+    };
     let frames: BTreeMap<(u32, u64), u64> = before
         .frames
         .iter()
+        .filter(is_chosen)
         .map(|hot| ((hot.pid, hot.page), hot.frame))
         .collect();
     let changed = now.frames.iter().filter(|hot| {
@@ -197,41 +206,4 @@ fn moved(before: &Located, now: &Located) -> u64 {
         before.is_some_and(|frame| *frame != hot.frame)
     });
     changed.count() as u64
-}
-
-/// Pages of all processes in these frames.
-fn pages_in(root: &HostRoot, frames: &Range<u64>) -> Result<BTreeMap<u32, Vec<u64>>> {
-    let all = Wanted {
-        names: Vec::new(),
-        exclude: Vec::new(),
-        min_bytes: 1,
-        most: usize::MAX,
-    };
-    let mut found = BTreeMap::new();
-    for process in processes::find(root, &all, &BTreeSet::new())? {
-        // One that ends meanwhile has none.
-        if let Ok(pages) = process_pages_in(root, process.pid, frames)
-            && !pages.is_empty()
-        {
-            found.insert(process.pid, pages);
-        }
-    }
-    Ok(found)
-}
-
-fn process_pages_in(root: &HostRoot, pid: u32, frames: &Range<u64>) -> Result<Vec<u64>> {
-    let maps = crate::mappings::Layout::read_all(root, &[pid]);
-    let pagemap = Pagemap::open(&root.process(pid, "pagemap"))?;
-    let mut pages = Vec::new();
-    for range in maps.get(&pid).into_iter().flat_map(|layout| &layout.mapped) {
-        for run in pagemap.present(range.start * PAGE_SIZE, range.end * PAGE_SIZE)? {
-            let numbers: Vec<u64> = (run.start / PAGE_SIZE..run.end / PAGE_SIZE).collect();
-            let entries = pagemap.entries(&numbers)?;
-            let inside = numbers.into_iter().zip(entries).filter(|(_, entry)| {
-                entry.is_own() && entry.frame().is_some_and(|frame| frames.contains(&frame))
-            });
-            pages.extend(inside.map(|(page, _)| page));
-        }
-    }
-    Ok(pages)
 }

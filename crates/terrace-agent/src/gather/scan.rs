@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use terrace_core::gather::{Heat, WINDOWS};
 use terrace_core::ranges::Range;
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
@@ -16,7 +16,9 @@ use crate::mappings::Layout;
 /// Pages of a part: 1 GiB, for which the module holds a process's map lock once.
 const PART_PAGES: u64 = 1 << 18;
 /// Gaps between present pages that are scanned along, pages.
-const GAP_PAGES: u64 = 1 << 12;
+const GAP_PAGES: u64 = 1 << 6;
+/// Most pages that are watched: 256 GiB, a byte for each.
+const MAX_PAGES: u64 = 1 << 26;
 
 /// A part of a process's memory, and its pages' heat.
 struct Part {
@@ -60,6 +62,7 @@ pub fn watch(
 /// Present parts of the mappings that the agent manages.
 fn parts(root: &HostRoot, pids: &[u32]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
+    let mut watched = 0;
     for (pid, layout) in Layout::read_all(root, pids) {
         // One that has ended is left out.
         let Ok(pagemap) = Pagemap::open(&root.process(pid, "pagemap")) else {
@@ -68,6 +71,12 @@ fn parts(root: &HostRoot, pids: &[u32]) -> Result<Vec<Part>> {
         for mapped in layout.mapped {
             let runs = pagemap.present(mapped.start * PAGE_SIZE, mapped.end * PAGE_SIZE);
             for range in joined(&runs.context("looking for present pages")?) {
+                watched += range.end - range.start;
+                ensure!(
+                    watched <= MAX_PAGES,
+                    "more than {} GiB to watch: name fewer processes (processes.names)",
+                    MAX_PAGES >> 18
+                );
                 parts.push(Part {
                     pid,
                     range,

@@ -36,10 +36,12 @@ pub trait Way {
     /// # Errors
     /// The refusal; pages before it may have been taken.
     fn take(&mut self, pid: u32, addresses: &[u64]) -> Result<(), Refusal>;
-    /// Sends pages home that are not hot any more; returns how many were sent.
-    fn return_pages(&mut self, pid: u32, addresses: &[u64]) -> Result<u64>;
+    /// Sends pages home that are not hot any more, by their numbers; returns how many went.
+    fn return_pages(&mut self, pid: u32, pages: &[u64]) -> u64;
     /// Takes back what has become free.
     fn finish(&mut self) -> Result<()>;
+    /// What outlives the program, for people.
+    fn left(&self) -> Option<String>;
 }
 
 /// The way that works here: the node that the configuration names, else the guest module.
@@ -115,12 +117,16 @@ impl Way for ModuleWay {
         Ok(())
     }
 
-    fn return_pages(&mut self, _pid: u32, _addresses: &[u64]) -> Result<u64> {
+    fn return_pages(&mut self, _pid: u32, _pages: &[u64]) -> u64 {
         // They are where any page of the guest may be.
-        Ok(0)
+        0
     }
 
     fn finish(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn left(&self) -> Option<String> {
+        None
     }
 }

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use terrace_lab_programs::native::HotSet;
 
 use super::{
-    BLOCKS, FILE, LIST, expect_gathered, expect_on_node, finish, list, on_node_1, sparse, start,
-    start_with, undo,
+    BLOCKS, FILE, LIST, configure, expect_gathered, expect_on_node, finish, list, on_node_1,
+    sparse, start, start_with, undo,
 };
 use crate::control::lab::{Lab, Output};
 use crate::tests::test::Test;
@@ -29,6 +29,8 @@ pub const TESTS: &[Test] = &[
     Test::on_guest("processes_exit_and_fork_while_pages_are_gathered", exits),
     Test::on_guest("a_cpuset_without_the_node_keeps_its_pages", cpuset),
     Test::on_guest("gathering_goes_on_after_a_kill", killed),
+    Test::on_guest("gathering_is_undone_whatever_stands_in_the_way", undone),
+    Test::on_guest("programs_may_use_the_huge_pages_of_gathering", huge_pages),
     Test::on_guest(
         "page_cache_does_not_take_the_place_of_hot_pages",
         page_cache,
@@ -102,6 +104,43 @@ fn cpuset() -> Result<()> {
         "{said:?}"
     );
     ensure!(on_node_1(&mut guest)? == 0, "{said:?}");
+    finish(&mut guest)
+}
+
+/// NUMA balancing came on, the configuration names no node any more, and the node had huge pages of somebody else's: those
+/// stay, and all the rest is as before.
+fn undone() -> Result<()> {
+    let mut guest = start()?;
+    guest.check(&format!("echo 2 >{POOL}; grep -qx 2 {POOL}"))?;
+    list(&mut guest)?;
+    expect_gathered(&mut guest, "beside huge pages", &format!("--pages {LIST}"))?;
+    guest.check("echo 1 >/proc/sys/kernel/numa_balancing")?;
+    configure(&mut guest, "")?;
+    let said = guest.check(&format!("terrace-agent gather --undo --config {FILE}"))?;
+    print!("{said}");
+    ensure!(on_node_1(&mut guest)? == 0, "{said}");
+    guest.check(&format!("grep -qx 2 {POOL}"))?;
+    finish(&mut guest)
+}
+
+/// A program takes all blocks that are left: nothing more can be gathered, and no command waits for them.
+fn huge_pages() -> Result<()> {
+    let mut guest = start()?;
+    list(&mut guest)?;
+    expect_gathered(&mut guest, "before", &format!("--pages {LIST}"))?;
+    guest.check(&format!(
+        "mkdir -p /run/huge && mount -t hugetlbfs none /run/huge && fallocate -l $(($(cat {POOL}) * 2))M /run/huge/all"
+    ))?;
+    guest.ask(&sparse().name, "move 800")?;
+    list(&mut guest)?;
+    let said = gather(&mut guest, "--once --json")?;
+    println!("{}{}", said.stdout, said.stderr);
+    guest.check("rm /run/huge/all && umount /run/huge")?;
+    let said = gather(&mut guest, "--once")?;
+    print!("{}", said.stdout);
+    ensure!(said.exit == 0, "{said:?}");
+    expect_on_node(&mut guest)?;
+    undo(&mut guest)?;
     finish(&mut guest)
 }
 

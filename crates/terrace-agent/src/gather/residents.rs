@@ -1,0 +1,145 @@
+//! Pages that lie on the node for gathering, and their way home.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::ops::Range;
+
+use anyhow::{Context as _, Result};
+use terrace_core::gather::BLOCK_PAGES;
+use terrace_proto::PAGE_SIZE;
+use terrace_sys::topology::{NodeId, Topology, node_free_bytes};
+use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
+
+/// Which pages are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Anonymous ones that a single process has.
+    Own,
+    /// All that processes map.
+    All,
+}
+
+/// Numbers of the virtual pages that lie in these frames, by process.
+///
+/// # Errors
+/// If `/proc` cannot be listed. A process that ends meanwhile has none.
+pub fn pages_in(
+    root: &HostRoot,
+    frames: &Range<u64>,
+    which: Which,
+) -> Result<BTreeMap<u32, Vec<u64>>> {
+    let me = std::process::id();
+    let entries = fs::read_dir(root.proc())
+        .context("listing /proc")?
+        .flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found = BTreeMap::new();
+    for pid in pids.filter(|pid| *pid != me) {
+        if let Some(pages) = of_process(root, pid, frames, which)
+            && !pages.is_empty()
+        {
+            found.insert(pid, pages);
+        }
+    }
+    Ok(found)
+}
+
+fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> Option<Vec<u64>> {
+    let maps = BufReader::new(File::open(root.process(pid, "maps")).ok()?);
+    let pagemap = Pagemap::open(&root.process(pid, "pagemap")).ok()?;
+    let mut pages = Vec::new();
+    for line in maps.lines() {
+        let Some(mapping) = mapping(&line.ok()?) else {
+            continue;
+        };
+        for run in pagemap.present(mapping.start, mapping.end).ok()? {
+            let numbers: Vec<u64> = (run.start / PAGE_SIZE..run.end / PAGE_SIZE).collect();
+            let entries = pagemap.entries(&numbers).ok()?;
+            let inside = numbers.into_iter().zip(entries).filter(|(_, entry)| {
+                let wanted = which == Which::All || entry.is_own();
+                wanted && entry.frame().is_some_and(|frame| frames.contains(&frame))
+            });
+            pages.extend(inside.map(|(page, _)| page));
+        }
+    }
+    Some(pages)
+}
+
+/// The addresses of a mapping; none of the kernel's own.
+fn mapping(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    let range = address(start)?..address(end)?;
+    (range.end <= 1 << 63 && range.start < range.end).then_some(range)
+}
+
+/// Sends pages from a node to the others.
+pub struct Returns<'a> {
+    pub root: &'a HostRoot,
+    pub node: u32,
+    pub pages: &'a dyn Pages,
+    pub which: Which,
+}
+
+impl Returns<'_> {
+    /// Sends a process's pages; returns how many are elsewhere now. The kernel may refuse: a page in use, a cpuset.
+    #[must_use]
+    pub fn send(&self, pid: u32, pages: &[u64]) -> u64 {
+        let addresses: Vec<u64> = pages.iter().map(|page| page * PAGE_SIZE).collect();
+        let parts = addresses.chunks(BLOCK_PAGES.into());
+        parts
+            .map(|part| self.send_part(pid, part).unwrap_or(0))
+            .sum()
+    }
+
+    fn send_part(&self, pid: u32, addresses: &[u64]) -> Result<u64, SysError> {
+        let Some(node) = self.roomiest() else {
+            return Ok(0);
+        };
+        let to = MoveTo {
+            node: i32::try_from(node.0).unwrap_or(-1),
+            scope: match self.which {
+                Which::Own => MoveScope::Exclusive,
+                Which::All => MoveScope::Shared,
+            },
+        };
+        let mut status = vec![0; addresses.len()];
+        // Whatever is said of the move, where they are now decides.
+        let _ = self.pages.call(pid, addresses, Some(to), &mut status);
+        self.pages.query(pid, addresses, &mut status)?;
+        let own = i32::try_from(self.node).unwrap_or(-1);
+        Ok(status.iter().filter(|at| **at >= 0 && **at != own).count() as u64)
+    }
+
+    /// The other node with the most free memory, of those with processors if there are any.
+    fn roomiest(&self) -> Option<NodeId> {
+        let free = node_free_bytes(self.root);
+        let nodes = Topology::read(self.root, &[]).map_or(Vec::new(), |all| all.nodes);
+        let others = nodes
+            .into_iter()
+            .filter(|node| node.id != NodeId(self.node));
+        let key = |id| free.get(&id).copied().unwrap_or(0);
+        others
+            .max_by_key(|node| (!node.cpus.is_empty(), key(node.id)))
+            .map(|node| node.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_of_all_kinds_are_walked_but_the_kernels() {
+        assert_eq!(
+            mapping("1000-3000 rw-p 00000000 00:00 0 [stack]"),
+            Some(0x1000..0x3000)
+        );
+        assert_eq!(
+            mapping("ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]"),
+            None
+        );
+        assert_eq!(mapping(""), None);
+    }
+}
