@@ -130,7 +130,7 @@ fn go_on(rounds: &mut Rounds<'_>, config: &Config, args: &GatherArgs) -> Result<
     }
     bail!(
         "three rounds in a row freed less than half of what was planned: it does not pay here. Hot pages change too fast, or \
-         somebody takes them home (khugepaged, NUMA balancing, another tiering program)"
+         something takes them back (khugepaged, NUMA balancing, another tiering program)"
     )
 }
 

@@ -131,11 +131,20 @@ fn huge_pages() -> Result<()> {
     guest.check(&format!(
         "mkdir -p /run/huge && mount -t hugetlbfs none /run/huge && fallocate -l $(($(cat {POOL}) * 2))M /run/huge/all"
     ))?;
+    let watermarks = guest.check("cat /proc/sys/vm/min_free_kbytes")?;
+    guest
+        .check("echo $((4 * $(cat /proc/sys/vm/min_free_kbytes))) >/proc/sys/vm/min_free_kbytes")?;
     guest.ask(&sparse().name, "move 800")?;
     list(&mut guest)?;
-    let said = gather(&mut guest, "--once --json")?;
-    println!("{}{}", said.stdout, said.stderr);
-    guest.check("rm /run/huge/all && umount /run/huge")?;
+    let said = gather(&mut guest, "--once")?;
+    ensure!(
+        said.exit != 0 && said.stderr.contains("node 1 has no free block of 2 MiB"),
+        "{said:?}"
+    );
+    guest.check(&format!(
+        "rm /run/huge/all && umount /run/huge && echo {} >/proc/sys/vm/min_free_kbytes",
+        watermarks.trim()
+    ))?;
     let said = gather(&mut guest, "--once")?;
     print!("{}", said.stdout);
     ensure!(said.exit == 0, "{said:?}");

@@ -160,7 +160,11 @@ fn expect_gathered(guest: &mut Lab, how: &str, options: &str) -> Result<Value> {
     println!("{how}: {round}");
     let of = |when: &str, what: &str| round[when][what].as_u64().unwrap_or(0);
     let moved = round["moved_pages"].as_u64().unwrap_or(0);
-    ensure!(of("before", "hot_blocks") >= BLOCKS, "{how}: {said}");
+    // Two neighbours of the program's may share a block of physical memory.
+    ensure!(
+        of("before", "hot_blocks") * 4 >= BLOCKS * 3,
+        "{how}: {said}"
+    );
     ensure!(moved * 100 >= BLOCKS * EACH * 95, "{how}: {said}");
     ensure!(
         of("after", "hot_blocks") <= of("after", "fewest_blocks") + MORE_BLOCKS,
