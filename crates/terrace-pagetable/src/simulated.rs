@@ -119,6 +119,15 @@ impl SimulatedMemory {
         }
     }
 
+    /// Adds frames at the end until there are so many (at most 2^32 - 1).
+    ///
+    /// # Panics
+    /// If that many frames cannot be indexed.
+    pub fn grow(&mut self, frames: u64) {
+        let frames = u32::try_from(frames).expect("a simulated guest has less than 2^32 pages");
+        self.slots.resize(self.slots.len().max(frames as usize), 0);
+    }
+
     /// Makes room for so many more tables at once.
     pub fn reserve_tables(&mut self, tables: usize) {
         self.pages.reserve_exact(tables);

@@ -34,7 +34,7 @@ pub enum Sim {
         /// The scenario.
         file: PathBuf,
         /// The policies, each for every VM; `terrace sim list` prints them. NAME@guest and NAME@host say
-        /// where a mechanism runs that can run in both.
+        /// where a mechanism runs that can run in both; beside NAME+gpac the guest gathers its hot pages.
         #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
         policies: Vec<String>,
         /// Also for several rules by which the host shares memory, instead of the scenario's: island, pool, dp,

@@ -46,6 +46,18 @@ pub trait Placer: Faults + Send {
     fn heap_bytes(&self) -> usize;
 }
 
+/// A thread of the guest's own beside whatever places the VM's pages: it changes frames, not tiers.
+pub trait GuestThread: Send {
+    /// Runs for a quantum, after the vCPUs ran for as long.
+    fn run_quantum(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment);
+
+    /// 4 KiB pages that it gathered so far, as simulated.
+    fn gathered(&self) -> u64;
+
+    /// Bytes on the heap.
+    fn heap_bytes(&self) -> usize;
+}
+
 /// The sources of answers to a VM's faults.
 #[derive(Default)]
 pub struct Answers {
@@ -53,6 +65,8 @@ pub struct Answers {
     pub reclaim: Option<Reclaim>,
     /// The mechanism that places the VM's pages, if one does.
     pub placer: Option<Box<dyn Placer>>,
+    /// The guest's own thread that gathers pages, if there is one.
+    pub gatherer: Option<Box<dyn GuestThread>>,
 }
 
 impl Answers {
@@ -74,7 +88,8 @@ impl Answers {
     pub fn heap_bytes(&self) -> usize {
         let reclaim = self.reclaim.as_ref().map_or(0, Reclaim::heap_bytes);
         let placer = self.placer.as_ref().map_or(0, |placer| placer.heap_bytes());
-        reclaim + placer
+        let gatherer = self.gatherer.as_ref().map_or(0, |own| own.heap_bytes());
+        reclaim + placer + gatherer
     }
 }
 
@@ -110,6 +125,19 @@ pub fn run_quantum(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum:
     with(vm, |placer, vm| {
         placer.run_quantum(vm, memory, env, quantum)
     });
+}
+
+/// Lets a VM's guest gather pages for a quantum, if it does.
+pub fn gather(vm: &mut Vm, memory: &mut Memory, env: &Environment) {
+    if vm.ended().is_some() || !vm.has_begun(env) {
+        return;
+    }
+    let Some(mut gatherer) = vm.answers.gatherer.take() else {
+        return;
+    };
+    let env = vm.own_time(env);
+    gatherer.run_quantum(vm, memory, &env);
+    vm.answers.gatherer = Some(gatherer);
 }
 
 /// Reports to a VM's mechanism that an allocation went below a node's low watermark.

@@ -63,6 +63,10 @@ pub fn back(guest: &Guest, second: &mut SecondStage, deal: Deal, tables: Tables,
     }
     for unit in second.first_data()..second.len() {
         let page = second.first_frame(unit).0 - u64::from(guest.first_data());
+        if page >= guest.pages() {
+            // Memory beyond the load: nothing touches it yet.
+            break;
+        }
         if tables == Tables::Along && page.is_multiple_of(PAGES_PER_HUGE) {
             back_tables(guest, second, &mut dealer, low(page));
         }

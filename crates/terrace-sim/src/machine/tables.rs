@@ -4,6 +4,7 @@
 //! swapping reuses frames). The live scanner walks the tables from their root; the machine, which would
 //! spend most of its time on that, goes to the table of a page directly.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, WRITABLE};
@@ -58,6 +59,8 @@ pub struct Guest {
     split: Option<PageBitmap>,
     /// Number of programs that ended, with all their memory.
     ended: u64,
+    /// Frames beyond the load's memory, whole blocks.
+    spare: Range<u32>,
 }
 
 /// The bits of a leaf that an access sets.
@@ -74,6 +77,19 @@ impl Guest {
     /// If the pages need more tables than there is space for: never, by the way tables are counted.
     pub fn new(pages: u64, page: PageSize, data_frames: u64) -> Result<Self, MapError> {
         Self::build(pages, page, data_frames, false)
+    }
+
+    /// The tables of a guest of 4 KiB leaves that has so many blocks of 2 MiB beyond its load's memory.
+    ///
+    /// # Errors
+    /// As [`Guest::new`].
+    pub fn with_spare(pages: u64, blocks: u64) -> Result<Self, MapError> {
+        let mut guest = Self::new(pages, PageSize::Base, pages)?;
+        let first = guest.frames().next_multiple_of(512);
+        let end = first + blocks * 512;
+        guest.memory.grow(end);
+        guest.spare = low(first)..low(end);
+        Ok(guest)
     }
 
     /// The tables of a guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
@@ -119,6 +135,7 @@ impl Guest {
             first_data: low(first_data),
             split: splits.then(|| PageBitmap::new(blocks)),
             ended: 0,
+            spare: 0..0,
         };
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
@@ -359,6 +376,20 @@ impl Guest {
     #[must_use]
     pub fn frame(&self, page: u32) -> Option<u32> {
         Self::frame_of(self.entry(self.leaf_level(page), page), page)
+    }
+
+    /// Frames beyond the load's memory, whole blocks.
+    #[must_use]
+    pub fn spare(&self) -> Range<u32> {
+        self.spare.clone()
+    }
+
+    /// Gives a mapped page of 4 KiB another frame; its entry stays as it is otherwise.
+    pub fn remap(&mut self, page: u32, frame: u32) {
+        if let Some(slot) = self.slot(Level::Leaf, page) {
+            let rest = slot.load(Ordering::Relaxed) & !ADDRESS;
+            slot.store(Gfn(u64::from(frame)).gpa().0 | rest, Ordering::Relaxed);
+        }
     }
 
     /// Takes the leaf around a page out to the swap device; returns the leaf's frame, which is free then.

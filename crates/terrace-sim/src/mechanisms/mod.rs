@@ -14,6 +14,7 @@ mod autonuma;
 mod balance;
 pub mod context;
 mod damos;
+pub mod gpac;
 mod hemem;
 mod hyperplace;
 mod linux;

@@ -132,8 +132,8 @@ pub struct Vm {
     pub pages: Pages,
     /// The host's policy for the VM.
     pub policy: HostPolicy,
-    /// The guest's own policy, if the host only provides the tiers.
-    pub guest_policy: Option<Name>,
+    /// The guest's own policy.
+    pub guest_policy: Option<GuestPolicy>,
     /// The VM's claim on the first tier.
     pub claim: Claim,
     /// The initial locations of the VM's pages and page tables.
@@ -171,6 +171,38 @@ pub enum HostPolicy {
     StaticBest,
     /// Placement of each window's most costly pages, which are known beforehand and moved for free; the name as given.
     Clairvoyant(String, By),
+}
+
+/// The policy of a guest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GuestPolicy {
+    /// A mechanism that places pages: the host only provides the tiers.
+    Places(Name),
+    /// The gathering of scattered hot pages, beside any policy of the host (GPAC).
+    Gathers,
+}
+
+impl GuestPolicy {
+    /// The name of gathering.
+    pub(crate) const GATHERS: &'static str = "gpac";
+
+    /// The policy's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Places(name) => name.name(),
+            Self::Gathers => Self::GATHERS,
+        }
+    }
+
+    /// The mechanism, if it places pages.
+    #[must_use]
+    pub fn places(self) -> Option<Name> {
+        match self {
+            Self::Places(name) => Some(name),
+            Self::Gathers => None,
+        }
+    }
 }
 
 /// Checks that a name can be read on one line of a table.
@@ -216,8 +248,30 @@ impl Vm {
     pub fn baseline(&self) -> Option<(Name, Side)> {
         match &self.policy {
             HostPolicy::Baseline(_, name, side) => Some((*name, *side)),
-            _ => self.guest_policy.map(|name| (name, Side::Guest)),
+            _ => Some((self.guest_policy?.places()?, Side::Guest)),
         }
+    }
+
+    /// Whether the guest gathers hot pages. Under a bound in which tiers have no end there is nothing to gain.
+    pub(crate) fn gathers(&self) -> bool {
+        self.guest_policy == Some(GuestPolicy::Gathers)
+    }
+
+    /// Checks that there is something to gather, and nothing that changes frames besides.
+    fn check_gathering(&self, path: &str) -> Result<(), Fault> {
+        if !self.gathers() {
+            return Ok(());
+        }
+        let what = if self.pages.guest != PageSize::Base || self.pages.host != PageSize::Huge {
+            "gathers pages of 4 KiB for a host that moves 2 MiB: set guest_page = \"4KiB\" and host_page = \"2MiB\""
+        } else if !self.shortage.is_none() || self.provision.is_some() {
+            "cannot be simulated with swap, a balloon or provision: leave them out"
+        } else if self.workload.frees_memory() {
+            "cannot be simulated with programs that free their memory: set fresh = false in the load"
+        } else {
+            return Ok(());
+        };
+        Err(Fault::new(path, format!("{} {what}", GuestPolicy::GATHERS)))
     }
 
     /// Whether the guest moves what lies in the frames that the engine names: if its policy says so, or under hot lists beside

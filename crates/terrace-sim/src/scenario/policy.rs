@@ -5,9 +5,9 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use terrace_core::policy::{HotnessThreshold, Observe, Place, Policy, PolicyStages, Registry};
 use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
-use super::HostPolicy;
 use super::error::Fault;
 use super::parameters::{self, label, tuned};
+use super::{GuestPolicy, HostPolicy};
 use crate::base::side::Side;
 use crate::host::bounds::clairvoyant::By;
 use crate::mechanisms::Name;
@@ -175,7 +175,7 @@ pub fn is_bound(name: &str) -> bool {
 
 /// A policy's name without its side and parameters.
 fn bare(name: &str) -> &str {
-    name.split(['@', ' ']).next().unwrap_or(name)
+    host_part(name).0.split(['@', ' ']).next().unwrap_or(name)
 }
 
 fn is_clairvoyant(name: &str) -> bool {
@@ -192,8 +192,15 @@ fn is_memory_mode(name: &str) -> bool {
 /// # Errors
 /// If there is no such policy; the message lists the policies that there are.
 pub fn check(name: &str) -> Result<(), String> {
-    let known = by_name(name, "policy");
+    let known = by_name(host_part(name).0, "policy");
     known.map(|_| ()).map_err(|fault| fault.what)
+}
+
+/// The name of the host's policy, and whether the guest gathers beside it: `NAME+gpac`.
+pub(super) fn host_part(name: &str) -> (&str, bool) {
+    let host = name.strip_suffix(GuestPolicy::GATHERS);
+    let host = host.and_then(|host| host.strip_suffix('+'));
+    (host.unwrap_or(name), host.is_some())
 }
 
 /// Policies of the engine that are simulated.
@@ -558,10 +565,14 @@ fn of_baseline(label: String, name: Name, side: Option<Side>) -> HostPolicy {
 }
 
 /// The policy of a name that a guest gives for itself.
-pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
-    baseline(name).ok_or_else(|| {
+pub(super) fn of_guest(name: &str, path: &str) -> Result<GuestPolicy, Fault> {
+    if name == GuestPolicy::GATHERS {
+        return Ok(GuestPolicy::Gathers);
+    }
+    baseline(name).map(GuestPolicy::Places).ok_or_else(|| {
         let what = format!(
-            "\"{name}\" cannot be simulated in the guest: allowed is {}",
+            "\"{name}\" cannot be simulated in the guest: allowed is {}, {}",
+            GuestPolicy::GATHERS,
             baseline_names().join(", ")
         );
         Fault::new(path, what)

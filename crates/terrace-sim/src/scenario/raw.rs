@@ -15,7 +15,8 @@ use super::quantity::{self, Number, Size, Time, Whole, size_text};
 use super::rules::MAX_SCALE;
 use super::share::RawHost;
 use super::{
-    Claim, HostPolicy, LoadedLatency, Machine, Pages, Scenario, Shortage, SmallVms, Vm, check_name,
+    Claim, GuestPolicy, HostPolicy, LoadedLatency, Machine, Pages, Scenario, Shortage, SmallVms,
+    Vm, check_name,
 };
 use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
@@ -258,14 +259,18 @@ impl RawVm {
         };
         let page = self.page.unwrap_or(PageSize::Base);
         // A guest that places its own pages wants a host that leaves them alone.
-        let usual = if guest_policy.is_some() {
+        let usual = if guest_policy.is_some_and(|policy| policy.places().is_some()) {
             "first-touch"
         } else {
             "vtmm"
         };
         let policy = self.policy.unwrap_or(RawPolicy::Name(usual.into()));
         let policy = policy.check(&at("policy"))?;
-        one_owner(&policy, guest_policy, &at("guest_policy"))?;
+        one_owner(
+            &policy,
+            guest_policy.and_then(GuestPolicy::places),
+            &at("guest_policy"),
+        )?;
         let weight = self.weight.map_or(Some(1000), |w| u32::try_from(w.0).ok());
         let weight = weight.filter(|w| (1..=MAX_WEIGHT).contains(w));
         let max_slowdown = self.max_slowdown.map(|m| m.0);

@@ -6,7 +6,7 @@ use terrace_proto::PageSize;
 use super::error::Fault;
 use super::policy::check_threshold;
 use super::quantity::size_text;
-use super::{HostPolicy, HostShare, Scenario, SmallVms, Vm};
+use super::{GuestPolicy, HostPolicy, HostShare, Scenario, SmallVms, Vm};
 use crate::base::load::{MAX_PAGES, Stop};
 use crate::base::side::Side;
 use crate::machine::tlb::Cached;
@@ -150,11 +150,12 @@ impl Scenario {
     pub(crate) fn check_baselines(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
             vm.check_owner(&format!("vm[{i}].provision"))?;
+            vm.check_gathering(&format!("vm[{i}].guest_policy"))?;
             let Some((name, side)) = vm.baseline() else {
                 continue;
             };
             let name = name.name();
-            let key = match (&vm.policy, vm.guest_policy) {
+            let key = match (&vm.policy, vm.guest_policy.and_then(GuestPolicy::places)) {
                 (_, Some(_)) => "guest_policy",
                 _ => "policy",
             };

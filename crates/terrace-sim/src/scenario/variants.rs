@@ -1,15 +1,29 @@
 //! Variants of a scenario: another policy, another size of the first tier.
 
 use super::error::Fault;
-use super::{HostPolicy, HostShare, Scenario, policy, quantity};
+use super::{GuestPolicy, HostPolicy, HostShare, Scenario, policy, quantity};
+use crate::base::side::Side;
 
 impl Scenario {
-    /// This scenario with one policy of the host for every VM, and none in the guests.
+    /// This scenario with one policy of the host for every VM, and none in the guests, or, by `NAME+gpac`, the gathering of hot
+    /// pages.
     ///
     /// # Errors
     /// If the policy is unknown (the message lists the known ones), or does not suit the scenario.
     pub fn with_policy(&self, name: &str) -> Result<Self, Fault> {
-        let scenario = self.under(&policy::by_name(name, "policy")?);
+        let (host, gathers) = policy::host_part(name);
+        let mut policy = policy::by_name(host, "policy")?;
+        if let HostPolicy::Baseline(_, _, side @ Side::Guest) = &mut policy
+            && gathers
+            && !host.contains('@')
+        {
+            // The guest gathers, so that whatever else there is runs at the host.
+            *side = Side::Host;
+        }
+        let mut scenario = self.under(&policy);
+        for vm in scenario.vms.iter_mut().filter(|_| gathers) {
+            vm.guest_policy = Some(GuestPolicy::Gathers);
+        }
         scenario
             .check()
             .map_err(|fault| Fault::new(format!("policy {name}: {}", fault.key()), fault.what))?;

@@ -237,6 +237,7 @@ impl Simulation {
         for vm in &mut self.vms {
             provision::run_quantum(vm, &mut memory, &env, quantum);
             placer::run_quantum(vm, &mut memory, &env, quantum);
+            placer::gather(vm, &mut memory, &env);
         }
         let after: u64 = self.vms.iter().map(reached).sum();
         self.machine
@@ -464,7 +465,7 @@ impl Simulation {
         VmResult {
             name: spec.name.clone(),
             policy: spec.policy_name(),
-            guest_policy: spec.guest_policy.map(|name| name.name().into()),
+            guest_policy: spec.guest_policy.map(|policy| policy.name().into()),
             rounds,
             runtime_s,
             ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),
@@ -498,6 +499,11 @@ impl Simulation {
                 classify: seconds(vm.account.spent.classify),
                 migrate: seconds(vm.account.spent.migrate),
             },
+            gathered_pages: vm
+                .answers
+                .gatherer
+                .as_ref()
+                .map(|own| own.gathered() * scale),
             provision: vm.provision.as_deref().map(Provisioned::of),
             demand: self
                 .engine()

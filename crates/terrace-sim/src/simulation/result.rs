@@ -74,6 +74,9 @@ pub struct VmResult {
     pub policy: String,
     /// The name of the guest's policy, if it has one.
     pub guest_policy: Option<String>,
+    /// 4 KiB pages that the guest gathered into few blocks, if it gathers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gathered_pages: Option<u64>,
     /// Number of rounds that the policy ended; figures of fewer than 3 say little.
     pub rounds: u64,
     /// Time until the VM's load ended, s.

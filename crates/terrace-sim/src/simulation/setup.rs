@@ -45,6 +45,7 @@ use crate::machine::tables::Guest;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
 use crate::mechanisms::attached::Attached;
+use crate::mechanisms::gpac::Gatherer;
 use crate::mechanisms::{self, Name};
 use crate::scenario::{self, HostPolicy, Scenario};
 
@@ -307,6 +308,9 @@ fn vm(
         let attached = attach(&mut space, scenario, spec, name, side, provision.as_deref());
         answers.placer = Some(Box::new(attached));
     }
+    if spec.gathers() {
+        answers.gatherer = Some(Box::new(Gatherer::new(&space)));
+    }
     let clairvoyant = clairvoyant(spec, &fit, window_ms * 1_000_000 / scale * PS);
     if options.profile || clairvoyant.is_some() {
         space.profile = Some(profiled::empty(&space));
@@ -539,7 +543,9 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let pages = spec.workload.pages(scale, &scenario.folder);
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let ram = ram(spec, scale);
-    let guest = if spec.splits() {
+    let guest = if spec.gathers() {
+        Guest::with_spare(pages, spare_blocks(pages, ram)?)
+    } else if spec.splits() {
         Guest::splittable(pages, ram)
     } else {
         Guest::new(pages, spec.pages.guest, ram)
@@ -553,6 +559,21 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     }
     let heat = Heat::new(options.heat_cells, pages);
     Ok(Space::new(guest, second, Lines::new(table_cache), heat))
+}
+
+/// Blocks of 2 MiB of a guest that its load and its page tables leave free; at most half as many as the load has.
+fn spare_blocks(pages: u64, ram: u64) -> Result<u64, RunError> {
+    let tables = pages.div_ceil(PAGES_PER_HUGE) + pages.div_ceil(PAGES_PER_HUGE.pow(2)) + 2;
+    let load = pages.next_multiple_of(PAGES_PER_HUGE) + tables.next_multiple_of(PAGES_PER_HUGE);
+    let blocks = ram.saturating_sub(load) / PAGES_PER_HUGE;
+    let most = pages.div_ceil(PAGES_PER_HUGE).div_ceil(2);
+    match blocks.min(most) {
+        0 => Err(RunError(
+            "gpac gathers into memory that the load does not use, and there is none: make the VM larger than its load"
+                .into(),
+        )),
+        blocks => Ok(blocks),
+    }
 }
 
 fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {

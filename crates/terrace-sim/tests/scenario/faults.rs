@@ -605,13 +605,13 @@ fn floors_and_ceilings_that_contradict_are_refused() {
 
 #[test]
 fn what_cannot_be_simulated_yet_is_refused() {
-    let guest = "guest_policy = \"gpac\"\nworkload";
+    let guest = "guest_policy = \"gpca\"\nworkload";
     refused(
         MINIMAL,
         "workload",
         guest,
         "7: vm.guest_policy",
-        &["gpac", "cannot be simulated"],
+        &["gpca", "cannot be simulated", "gpac"],
     );
     refused(
         FULL,

@@ -215,7 +215,8 @@ impl Context<'_> {
     /// The unit of one of the load's 4 KiB pages.
     #[must_use]
     pub fn unit_of_page(&self, page: u32) -> Unit {
-        let frame = self.space.guest.first_data() + page;
+        let guest = &self.space.guest;
+        let frame = guest.frame(page).unwrap_or(guest.first_data() + page);
         self.state.unit(self.space.second.unit_of(frame))
     }
 

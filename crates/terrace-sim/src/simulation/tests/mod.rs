@@ -1,5 +1,6 @@
 mod attached;
 mod demand;
+mod gather;
 mod hemem;
 mod host;
 mod resizes;
