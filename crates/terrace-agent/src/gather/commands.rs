@@ -4,20 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use terrace_core::gather::{Limits, Plan, Worth};
+use terrace_core::gather::{Limits, Plan, WINDOWS, Worth};
 use terrace_sys::guest_module::GuestModule;
 use terrace_sys::{HostRoot, KernelPages};
 
 use super::hot::{HotPages, read_list};
+use super::idle::IdleBits;
 use super::location::locate;
 use super::pool::{self, Pool};
 use super::report::{self, SkewReport};
 use super::residents::{Returns, Which, pages_in};
 use super::round::Rounds;
-use super::{scan, way};
+use super::scan::ScanBits;
+use super::watch::{AccessedBits, watch};
+use super::way;
 use crate::config::Config;
 use crate::processes;
 
@@ -28,7 +31,7 @@ pub struct HeatArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Hot pages from another tool, a line for each: PID ADDRESS, as in `1234 0x7f0000001000`. Without it, pages that
-    /// were accessed in two of three windows of `gather.window_s` seconds, by the guest module's SCAN.
+    /// were accessed in two of three windows of `gather.window_s` seconds, by the guest module's SCAN or idle-page tracking.
     #[arg(long, value_name = "FILE")]
     pages: Option<PathBuf>,
     /// Print JSON.
@@ -231,18 +234,12 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
     })
 }
 
-/// The hot pages: a list's, or those that SCAN sees.
+/// The hot pages: a list's, or those that were accessed.
 fn hot_pages(root: &HostRoot, config: &Config, list: Option<&Path>) -> Result<HotPages> {
     if let Some(list) = list {
         return read_list(list);
     }
-    ensure!(
-        config.module,
-        "no source of hot base pages: module = false switches the guest module off; name a list (--pages FILE)"
-    );
-    let module = GuestModule::open(root).context(
-        "no source of hot base pages: load the guest module, or name a list (--pages FILE)",
-    )?;
+    let mut bits = accessed_bits(root, config)?;
     let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
     let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
     ensure!(
@@ -251,12 +248,32 @@ fn hot_pages(root: &HostRoot, config: &Config, list: Option<&Path>) -> Result<Ho
         bytesize::ByteSize(config.following.wanted.min_bytes)
     );
     let window = config.gather.window;
-    scan::watch(root, &module, &pids, window, &|number| {
+    watch(root, bits.as_mut(), &pids, window, &|number| {
         eprintln!(
-            "window {number} of {} ({} s), {} processes",
-            terrace_core::gather::WINDOWS,
+            "window {number} of {WINDOWS} ({} s), {} processes",
             window.as_secs(),
             pids.len()
         );
     })
+}
+
+/// The first source that works: the module's SCAN, the kernel's idle-page tracking.
+fn accessed_bits(root: &HostRoot, config: &Config) -> Result<Box<dyn AccessedBits>> {
+    let scan = match config.module {
+        true => GuestModule::open(root)
+            .map_err(anyhow::Error::from)
+            .and_then(ScanBits::new),
+        false => Err(anyhow!("module = false switches the guest module off")),
+    };
+    let why = match scan {
+        Ok(scan) => return Ok(Box::new(scan)),
+        Err(error) => error,
+    };
+    match IdleBits::open(root)? {
+        Some(idle) => Ok(Box::new(idle)),
+        None => bail!(
+            "no source of hot base pages: {why:#}, and this kernel has no idle-page tracking (CONFIG_IDLE_PAGE_TRACKING). Load \
+             the module, or name a list (--pages FILE)"
+        ),
+    }
 }

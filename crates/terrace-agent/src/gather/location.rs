@@ -52,8 +52,7 @@ pub struct Located {
 /// # Errors
 /// If the kernel hides frames from this process.
 pub fn locate(root: &HostRoot, hot: &HotPages) -> Result<Located> {
-    let flags = File::open(root.join("proc/kpageflags"))
-        .context("opening /proc/kpageflags: run as root")?;
+    let flags = FrameFlags::open(root)?;
     let collapsing = areas::collapsing(root);
     let mut located = Located::default();
     for (pid, pages) in &hot.pages {
@@ -82,7 +81,7 @@ pub fn locate(root: &HostRoot, hot: &HotPages) -> Result<Located> {
 
 /// Facts that decide on a process's pages.
 struct Place<'a> {
-    flags: &'a File,
+    flags: &'a FrameFlags,
     areas: Vec<terrace_core::ranges::Range>,
 }
 
@@ -95,7 +94,7 @@ impl Place<'_> {
         let staying = &mut located.staying;
         let reason = if !entry.is_own() {
             Some(&mut staying.shared)
-        } else if self.is_large(frame) {
+        } else if self.flags.is_large(frame) {
             Some(&mut staying.huge)
         } else if areas::has(&self.areas, page) {
             Some(&mut staying.khugepaged)
@@ -113,11 +112,28 @@ impl Place<'_> {
             movable,
         });
     }
+}
+
+/// What the kernel says of frames (`/proc/kpageflags`).
+#[derive(Debug)]
+pub struct FrameFlags(File);
+
+impl FrameFlags {
+    /// Opens the file, which is root's.
+    ///
+    /// # Errors
+    /// If it may not be opened.
+    pub fn open(root: &HostRoot) -> Result<Self> {
+        let file = File::open(root.join("proc/kpageflags"));
+        file.map(Self)
+            .context("opening /proc/kpageflags: run as root")
+    }
 
     /// Whether a frame is part of a larger page, or that cannot be known.
-    fn is_large(&self, frame: u64) -> bool {
+    #[must_use]
+    pub fn is_large(&self, frame: u64) -> bool {
         let mut bits = [0; 8];
-        let read = self.flags.read_exact_at(&mut bits, frame.saturating_mul(8));
+        let read = self.0.read_exact_at(&mut bits, frame.saturating_mul(8));
         read.is_err() || u64::from_ne_bytes(bits) & LARGE != 0
     }
 }

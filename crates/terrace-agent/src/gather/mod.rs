@@ -9,6 +9,7 @@ mod areas;
 pub mod commands;
 mod doctor;
 mod hot;
+mod idle;
 mod location;
 mod node;
 mod pool;
@@ -16,6 +17,7 @@ mod report;
 mod residents;
 mod round;
 mod scan;
+mod watch;
 mod way;
 
 pub use doctor::inspect;

@@ -1,212 +1,89 @@
-//! Hot base pages by SCAN of the guest's kernel module: accessed in two of three windows.
+//! Accessed bits by SCAN of the guest's kernel module.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use terrace_core::gather::{Heat, WINDOWS};
+use anyhow::{Context as _, Result};
 use terrace_core::ranges::Range;
-use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
+use terrace_proto::PAGE_SIZE;
 use terrace_sys::guest_module::{GuestModule, abi};
-use terrace_sys::{HostRoot, PageRun, Pagemap};
 
-use super::hot::HotPages;
-use crate::mappings::Layout;
+use super::watch::{AccessedBits, Seen};
 
-/// Pages of a part: 1 GiB, for which the module holds a process's map lock once.
-const PART_PAGES: u64 = 1 << 18;
-/// Gaps between present pages that are scanned along, pages.
-const GAP_PAGES: u64 = 1 << 6;
-/// Most pages that are watched: 256 GiB, a byte for each.
-const MAX_PAGES: u64 = 1 << 26;
+/// Place of the call in what the module reports.
+const SCAN: usize = 0;
 
-/// A part of a process's memory, and its pages' heat.
-struct Part {
-    pid: u32,
-    range: Range,
-    heat: Vec<Heat>,
+/// The module's bits.
+pub struct ScanBits {
+    module: GuestModule,
+    entries: Vec<u64>,
 }
 
-/// Watches processes for three windows; `say` is told of each before it begins.
-///
-/// # Errors
-/// If SCAN fails. A process that ends meanwhile is left out.
-pub fn watch(
-    root: &HostRoot,
-    module: &GuestModule,
-    pids: &[u32],
-    window: Duration,
-    say: &dyn Fn(u32),
-) -> Result<HotPages> {
-    let mut parts = parts(root, pids)?;
-    let mut entries = Vec::new();
-    let mut huge = 0;
-    for part in &parts {
-        scan(module, part, &mut entries)?;
-    }
-    for number in 1..=WINDOWS {
-        say(number);
-        std::thread::sleep(window);
-        huge = 0;
-        for part in &mut parts {
-            scan(module, part, &mut entries)?;
-            huge += take_in(part, &entries);
+impl ScanBits {
+    /// The bits of a module whose SCAN works.
+    ///
+    /// # Errors
+    /// If it does not work here, with the module's reason.
+    pub fn new(module: GuestModule) -> Result<Self> {
+        let states = module.states()?;
+        if let Some(why) = states.get(SCAN).and_then(|state| state.missing.as_ref()) {
+            anyhow::bail!("SCAN of the guest module does not work here: {why}");
         }
+        Ok(Self {
+            module,
+            entries: Vec::new(),
+        })
     }
-    Ok(HotPages {
-        pages: hot(&parts),
-        huge: huge / PAGES_PER_HUGE,
-    })
-}
 
-/// Present parts of the mappings that the agent manages.
-fn parts(root: &HostRoot, pids: &[u32]) -> Result<Vec<Part>> {
-    let mut parts = Vec::new();
-    let mut watched = 0;
-    for (pid, layout) in Layout::read_all(root, pids) {
-        // One that has ended is left out.
-        let Ok(pagemap) = Pagemap::open(&root.process(pid, "pagemap")) else {
-            continue;
-        };
-        for mapped in layout.mapped {
-            let runs = pagemap.present(mapped.start * PAGE_SIZE, mapped.end * PAGE_SIZE);
-            for range in joined(&runs.context("looking for present pages")?) {
-                watched += range.end - range.start;
-                ensure!(
-                    watched <= MAX_PAGES,
-                    "more than {} GiB to watch: name fewer processes (processes.names)",
-                    MAX_PAGES >> 18
-                );
-                parts.push(Part {
-                    pid,
-                    range,
-                    heat: vec![Heat::default(); usize::try_from(range.end - range.start)?],
-                });
+    fn scan(&mut self, pid: u32, range: Range) -> Result<()> {
+        let addresses = range.start * PAGE_SIZE..range.end * PAGE_SIZE;
+        match self.module.scan(pid, addresses, true, &mut self.entries) {
+            Ok(_) => Ok(()),
+            Err(error) if error.errno() == libc::ESRCH => {
+                self.entries.clear();
+                Ok(())
             }
+            Err(error) => Err(error).context("scanning accessed bits"),
         }
-    }
-    Ok(parts)
-}
-
-/// Ranges of at most a GiB that have all of these pages, and gaps that are not worth another call.
-fn joined(runs: &[PageRun]) -> Vec<Range> {
-    let mut ranges: Vec<Range> = Vec::new();
-    for run in runs {
-        let (mut start, end) = (run.start / PAGE_SIZE, run.end / PAGE_SIZE);
-        if let Some(last) = ranges.last_mut()
-            && start - last.end <= GAP_PAGES
-            && end - last.start <= PART_PAGES
-        {
-            last.end = end;
-            continue;
-        }
-        while start < end {
-            let part = (start + PART_PAGES).min(end);
-            ranges.push(Range { start, end: part });
-            start = part;
-        }
-    }
-    ranges
-}
-
-fn scan(module: &GuestModule, part: &Part, entries: &mut Vec<u64>) -> Result<()> {
-    let addresses = part.range.start * PAGE_SIZE..part.range.end * PAGE_SIZE;
-    match module.scan(part.pid, addresses, true, entries) {
-        Ok(_) => Ok(()),
-        Err(error) if error.errno() == libc::ESRCH => {
-            entries.clear();
-            Ok(())
-        }
-        Err(error) => Err(error).context("scanning accessed bits"),
     }
 }
 
-/// Takes in a window; returns the accessed parts of larger pages.
-fn take_in(part: &mut Part, entries: &[u64]) -> u64 {
-    let mut huge = 0;
-    for (at, heat) in part.heat.iter_mut().enumerate() {
-        // An ended process has no entries.
-        let entry = entries.get(at).copied().unwrap_or(0);
-        let is = |bit| entry & bit != 0;
-        let accessed = is(abi::ENTRY_PRESENT) && is(abi::ENTRY_ACCESSED);
-        let large = is(abi::ENTRY_LARGE);
-        huge += u64::from(accessed && large);
-        heat.push(accessed && !large);
+impl AccessedBits for ScanBits {
+    fn clear(&mut self, pid: u32, range: Range) -> Result<()> {
+        self.scan(pid, range)
     }
-    huge
+
+    fn take(&mut self, pid: u32, range: Range, seen: &mut Vec<Seen>) -> Result<()> {
+        self.scan(pid, range)?;
+        seen.extend(self.entries.iter().map(|entry| seen_of(*entry)));
+        Ok(())
+    }
 }
 
-fn hot(parts: &[Part]) -> BTreeMap<u32, Vec<u64>> {
-    let mut pages: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for part in parts {
-        let numbered = (part.range.start..).zip(&part.heat);
-        let hot = numbered.filter(|(_, heat)| heat.is_hot());
-        pages
-            .entry(part.pid)
-            .or_default()
-            .extend(hot.map(|(page, _)| page));
+fn seen_of(entry: u64) -> Seen {
+    let is = |bit| entry & bit != 0;
+    match is(abi::ENTRY_PRESENT) && is(abi::ENTRY_ACCESSED) {
+        false => Seen::Not,
+        true if is(abi::ENTRY_LARGE) => Seen::Large,
+        true => Seen::Accessed,
     }
-    pages
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(start: u64, end: u64) -> PageRun {
-        PageRun {
-            start: start * PAGE_SIZE,
-            end: end * PAGE_SIZE,
-            huge: false,
-        }
-    }
-
     #[test]
-    fn near_pages_are_scanned_together_up_to_a_gib() {
-        let far = GAP_PAGES + 1;
-        let ranges = joined(&[
-            run(0, 1),
-            run(2, 3),
-            run(3 + far, 4 + far),
-            run(1 << 20, (1 << 20) + PART_PAGES + 5),
-        ]);
-        let bounds: Vec<(u64, u64)> = ranges
-            .iter()
-            .map(|range| (range.start, range.end))
-            .collect();
-        let large = 1 << 20;
-        assert_eq!(
-            bounds,
-            [
-                (0, 3),
-                (3 + far, 4 + far),
-                (large, large + PART_PAGES),
-                (large + PART_PAGES, large + PART_PAGES + 5)
-            ]
-        );
-    }
-
-    #[test]
-    fn parts_of_larger_pages_are_counted_and_never_hot() {
-        let mut part = Part {
-            pid: 7,
-            range: Range {
-                start: 100,
-                end: 103,
-            },
-            heat: vec![Heat::default(); 3],
-        };
+    fn parts_of_larger_pages_are_known_as_such() {
         let accessed = abi::ENTRY_PRESENT | abi::ENTRY_ACCESSED;
-        for _ in 0..2 {
-            assert_eq!(
-                take_in(
-                    &mut part,
-                    &[accessed, accessed | abi::ENTRY_LARGE, abi::ENTRY_PRESENT]
-                ),
-                1
-            );
-        }
-        assert_eq!(take_in(&mut part, &[]), 0, "the process has ended");
-        assert_eq!(hot(&[part]), [(7, vec![100])].into());
+        let entries = [
+            0,
+            abi::ENTRY_PRESENT,
+            accessed,
+            accessed | abi::ENTRY_LARGE,
+            abi::ENTRY_ACCESSED,
+        ];
+        let seen: Vec<Seen> = entries.into_iter().map(seen_of).collect();
+        assert_eq!(
+            seen,
+            [Seen::Not, Seen::Not, Seen::Accessed, Seen::Large, Seen::Not]
+        );
     }
 }

@@ -64,7 +64,12 @@ pub const TESTS: &[Test] = &[
         "the_agent_exchanges_pages_of_full_nodes_by_the_guest_module",
         agent::full_nodes,
     ),
-    Test::on_guest("scattered_hot_pages_come_together", gather::gather),
+    Test::on_guest("scattered_hot_pages_come_together", || {
+        gather::gather(&Kernel::get(false)?)
+    }),
+    Test::on_guest("scattered_hot_pages_come_together_on_6_1", || {
+        gather::gather(&Kernel::of(OLDEST, false)?)
+    }),
 ];
 
 /// Tests with a disk or a DIMM.
@@ -87,6 +92,10 @@ pub const LONG_TESTS: &[Test] = &[
         long::on_a_checked_kernel,
     ),
     Test::on_guest("the_guest_module_tells_its_timings", long::timings),
+    Test::on_guest(
+        "hot_pages_are_found_by_idle_page_tracking",
+        gather::by_idle_pages,
+    ),
 ];
 
 /// Scattered pages of a program that goes on writing them are found, gathered, exchanged and sent, again and again.

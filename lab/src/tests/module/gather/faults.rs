@@ -10,6 +10,7 @@ use super::{
     sparse, start, start_with, undo,
 };
 use crate::control::lab::{Lab, Output};
+use crate::machine::kernel::Kernel;
 use crate::tests::test::Test;
 
 /// Longest time of a command.
@@ -179,10 +180,13 @@ fn page_cache() -> Result<()> {
 /// An agent that is killed between two batches leaves its pool and the pages that it has moved; the next one goes on with
 /// both, and undoes all.
 fn killed() -> Result<()> {
-    let mut guest = start_with(&HotSet {
-        sparse: MANY,
-        ..sparse()
-    })?;
+    let mut guest = start_with(
+        &HotSet {
+            sparse: MANY,
+            ..sparse()
+        },
+        &Kernel::get(false)?,
+    )?;
     list(&mut guest)?;
     let hot = BLOCKS * MANY as u64;
     guest.check(&format!(

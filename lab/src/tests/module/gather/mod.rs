@@ -13,6 +13,7 @@ use crate::control::agent::PATIENCE;
 use crate::control::lab::Lab;
 use crate::guests::module::{self, More};
 use crate::guests::tiered;
+use crate::machine::checked;
 use crate::machine::kernel::Kernel;
 use crate::tests::test::Test;
 
@@ -39,8 +40,8 @@ fn sparse() -> HotSet {
 pub const FAULTS: &[Test] = faults::TESTS;
 
 /// By the node, with a list of hot pages and no module; then with the module's SCAN; then by the module alone.
-pub fn gather() -> Result<()> {
-    let mut guest = start()?;
+pub fn gather(kernel: &Kernel) -> Result<()> {
+    let mut guest = start_with(&sparse(), kernel)?;
     by_list(&mut guest)?;
     hot_set_moves(&mut guest)?;
     undo(&mut guest)?;
@@ -54,13 +55,22 @@ pub fn gather() -> Result<()> {
     finish(&mut guest)
 }
 
-/// A guest with a program whose hot pages are scattered over one of its nodes, and another node that is free.
-fn start() -> Result<Lab> {
-    start_with(&sparse())
+/// By the kernel's idle-page tracking, on a kernel that has it.
+pub fn by_idle_pages() -> Result<()> {
+    let mut guest = start_with(&sparse(), &checked::get()?)?;
+    expect_gathered(&mut guest, "node, by idle pages", "")?;
+    expect_on_node(&mut guest)?;
+    undo(&mut guest)?;
+    finish(&mut guest)
 }
 
-fn start_with(program: &HotSet) -> Result<Lab> {
-    let mut guest = module::start_with(MODULE, &Kernel::get(false)?, More::SmallNode)?;
+/// A guest with a program whose hot pages are scattered over one of its nodes, and another node that is free.
+fn start() -> Result<Lab> {
+    start_with(&sparse(), &Kernel::get(false)?)
+}
+
+fn start_with(program: &HotSet, kernel: &Kernel) -> Result<Lab> {
+    let mut guest = module::start_with(MODULE, kernel, More::SmallNode)?;
     guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
     guest.install_agent()?;
     guest.install_native()?;
