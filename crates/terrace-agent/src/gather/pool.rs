@@ -17,7 +17,7 @@ use terrace_sys::topology::{NodeId, NodeMemory, node_memory};
 
 const BLOCK: u64 = BLOCK_PAGES as u64;
 /// Folder of what outlives the program, until the guest boots.
-pub const FOLDER: &str = "run/terrace-agent";
+pub const FOLDER: &str = "run/terrace-gather";
 /// Start of the name of a node's file there.
 const PREFIX: &str = "gather-node";
 
