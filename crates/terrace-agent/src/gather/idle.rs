@@ -54,15 +54,15 @@ impl IdleBits {
 
     /// Marks frames as idle.
     fn mark(&self, entries: &[PageEntry]) -> Result<()> {
-        let mut words: Vec<(u64, u64)> = Vec::new();
+        let mut marks: Vec<(u64, u64)> = Vec::new();
         for frame in entries.iter().filter_map(|entry| entry.frame()) {
             let (word, bit) = (frame / WORD, 1 << (frame % WORD));
-            match words.last_mut() {
+            match marks.last_mut() {
                 Some((last, bits)) if *last == word => *bits |= bit,
-                _ => words.push((word, bit)),
+                _ => marks.push((word, bit)),
             }
         }
-        for (word, bits) in words {
+        for (word, bits) in marks {
             let written = self.bitmap.write_all_at(&bits.to_ne_bytes(), word * 8);
             written.context("marking pages as idle")?;
         }
@@ -122,7 +122,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, bytes).unwrap();
         };
-        let bytes = |words: Vec<u64>| words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        let bytes = |numbers: Vec<u64>| numbers.into_iter().flat_map(u64::to_ne_bytes).collect();
         let entries = frames
             .iter()
             .map(|frame| if *frame > 0 { PRESENT | frame } else { 0 });
@@ -150,8 +150,8 @@ mod tests {
         let root = HostRoot::new(dir.path());
         let mut bits = IdleBits::open(&root).unwrap().unwrap();
         bits.clear(7, Range { start: 0, end: 5 }).unwrap();
-        let words = |dir: &tempfile::TempDir| fs::read(dir.path().join(BITMAP)).unwrap();
-        let mut marked = words(&dir);
+        let bitmap = |dir: &tempfile::TempDir| fs::read(dir.path().join(BITMAP)).unwrap();
+        let mut marked = bitmap(&dir);
         assert_eq!((marked[0], marked[16], marked[25]), (0b0110_0000, 0b100, 1));
         assert_eq!(taken(&mut bits, 5), [Seen::Not; 5]);
         // Frame 6 was accessed; frame 130 is part of a larger page.
@@ -160,7 +160,7 @@ mod tests {
         fs::write(dir.path().join(BITMAP), &marked).unwrap();
         let seen = [Seen::Not, Seen::Not, Seen::Accessed, Seen::Not, Seen::Not];
         assert_eq!(taken(&mut bits, 5), seen);
-        assert_eq!(words(&dir)[0], 0b0110_0000, "and is marked again");
+        assert_eq!(bitmap(&dir)[0], 0b0110_0000, "and is marked again");
         let ended = Range { start: 0, end: 5 };
         let mut none = Vec::new();
         bits.take(8, ended, &mut none).unwrap();

@@ -114,7 +114,7 @@ impl Place<'_> {
     }
 }
 
-/// What the kernel says of frames (`/proc/kpageflags`).
+/// The kernel's flags of frames (`/proc/kpageflags`).
 #[derive(Debug)]
 pub struct FrameFlags(File);
 

@@ -19,14 +19,14 @@ const GAP_PAGES: u64 = 1 << 6;
 /// Most pages that are watched: 256 GiB, a byte for each.
 const MAX_PAGES: u64 = 1 << 26;
 
-/// What is known of a page since its bit was cleared.
+/// The state of a page since its bit was cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It is not there, or was not accessed.
+    /// Not there, or not accessed.
     Not,
-    /// It was accessed.
+    /// Accessed.
     Accessed,
-    /// It is part of a larger page, some part of which was accessed.
+    /// Part of a larger page, some part of which was accessed.
     Large,
 }
 

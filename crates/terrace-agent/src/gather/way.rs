@@ -40,7 +40,7 @@ pub trait Way {
     fn return_pages(&mut self, pid: u32, pages: &[u64]) -> u64;
     /// Takes back what has become free.
     fn finish(&mut self) -> Result<()>;
-    /// What outlives the program, for people.
+    /// A sentence on what outlives the program, for people.
     fn left(&self) -> Option<String>;
 }
 

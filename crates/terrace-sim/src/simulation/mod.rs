@@ -436,6 +436,18 @@ impl Simulation {
         }
     }
 
+    /// Rounds of what places a VM's pages.
+    fn rounds_of(&self, vm: &Vm, spec: &crate::scenario::Vm) -> u64 {
+        match &spec.policy {
+            HostPolicy::Engine(..) => self.rounds[position(vm.id)],
+            HostPolicy::Clairvoyant(..) => {
+                let bound = vm.clairvoyant.as_ref();
+                bound.map_or(0, Clairvoyant::windows)
+            }
+            _ => vm.answers.rounds(),
+        }
+    }
+
     fn vm_result(&self, vm: &Vm, spec: &crate::scenario::Vm) -> VmResult {
         let scale = self.scenario.machine.scale;
         let seconds = |ps: u64| float(ps * scale) / float(PS) / 1e9;
@@ -454,19 +466,11 @@ impl Simulation {
         let permissions = vm.space.second.permissions.as_deref();
         let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
-        let rounds = match &spec.policy {
-            HostPolicy::Engine(..) => self.rounds[position(vm.id)],
-            HostPolicy::Clairvoyant(..) => {
-                let bound = vm.clairvoyant.as_ref();
-                bound.map_or(0, Clairvoyant::windows)
-            }
-            _ => vm.answers.rounds(),
-        };
         VmResult {
             name: spec.name.clone(),
             policy: spec.policy_name(),
             guest_policy: spec.guest_policy.map(|policy| policy.name().into()),
-            rounds,
+            rounds: self.rounds_of(vm, spec),
             runtime_s,
             ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),
             p50_ns: times.quantile_ns(0.5),

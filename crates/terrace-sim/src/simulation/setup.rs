@@ -28,7 +28,7 @@ use crate::host::account::Account;
 use crate::host::bounds::clairvoyant::Clairvoyant;
 use crate::host::bounds::profiled;
 use crate::host::management::Management;
-use crate::host::placer::Answers;
+use crate::host::placer::{Answers, GuestThread};
 use crate::host::provision::Provisioned;
 use crate::host::schedule::{Begins, Schedule};
 use crate::host::start::{self, Deal, Start, Tables};
@@ -308,9 +308,7 @@ fn vm(
         let attached = attach(&mut space, scenario, spec, name, side, provision.as_deref());
         answers.placer = Some(Box::new(attached));
     }
-    if spec.gathers() {
-        answers.gatherer = Some(Box::new(Gatherer::new(&space)));
-    }
+    answers.gatherer = gatherer(spec, &space);
     let clairvoyant = clairvoyant(spec, &fit, window_ms * 1_000_000 / scale * PS);
     if options.profile || clairvoyant.is_some() {
         space.profile = Some(profiled::empty(&space));
@@ -321,11 +319,6 @@ fn vm(
     let duration = match spec.stop {
         Stop::Duration(ns) => Some((ns / scale).max(1) * PS),
         Stop::Ops(_) | Stop::Trace => None,
-    };
-    let endless = match spec.policy {
-        HostPolicy::AllFast => Some(0),
-        HostPolicy::AllSlow => Some(start::last(&fit)),
-        _ => None,
     };
     Ok(Vm {
         id,
@@ -339,8 +332,23 @@ fn vm(
         schedule: Schedule::new(begins, duration),
         account: Account::default(),
         balloon: spec.shortage.balloon.clone(),
-        endless,
+        endless: endless(spec, &fit),
     })
+}
+
+/// The tier that has no end under a bound.
+fn endless(spec: &scenario::Vm, fit: &[u64]) -> Option<u8> {
+    match spec.policy {
+        HostPolicy::AllFast => Some(0),
+        HostPolicy::AllSlow => Some(start::last(fit)),
+        _ => None,
+    }
+}
+
+/// The guest's own thread, if it gathers.
+fn gatherer(spec: &scenario::Vm, space: &Space) -> Option<Box<dyn GuestThread>> {
+    let gathers = spec.gathers();
+    gathers.then(|| Box::new(Gatherer::new(space)) as Box<dyn GuestThread>)
 }
 
 /// The bound that knows each window beforehand, if it is the policy.
