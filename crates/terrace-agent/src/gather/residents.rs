@@ -1,8 +1,8 @@
 //! Pages that lie on the node for gathering, and their way home.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
@@ -14,7 +14,7 @@ use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
 /// Which pages are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Anonymous ones that a single process has.
+    /// Anonymous ones that a single process has, and did not bind to nodes.
     Own,
     /// All that processes map.
     All,
@@ -48,11 +48,12 @@ pub fn pages_in(
 fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> Option<Vec<u64>> {
     let maps = BufReader::new(File::open(root.process(pid, "maps")).ok()?);
     let pagemap = Pagemap::open(&root.process(pid, "pagemap")).ok()?;
-    let mut pages = Vec::new();
+    let mut found = Vec::new();
     for line in maps.lines() {
         let Some(mapping) = mapping(&line.ok()?) else {
             continue;
         };
+        let mut pages = Vec::new();
         for run in pagemap.present(mapping.start, mapping.end).ok()? {
             let numbers: Vec<u64> = (run.start / PAGE_SIZE..run.end / PAGE_SIZE).collect();
             let entries = pagemap.entries(&numbers).ok()?;
@@ -62,8 +63,28 @@ fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> O
             });
             pages.extend(inside.map(|(page, _)| page));
         }
+        if !pages.is_empty() {
+            found.push((mapping.start, pages));
+        }
     }
-    Some(pages)
+    if which == Which::Own && !found.is_empty() {
+        // The program wants them where it bound them.
+        let maps = File::open(root.process(pid, "numa_maps")).ok()?;
+        let bound = bound(BufReader::new(maps));
+        found.retain(|(start, _)| !bound.contains(start));
+    }
+    Some(found.into_iter().flat_map(|(_, pages)| pages).collect())
+}
+
+/// The first addresses of mappings whose policy binds them to nodes.
+fn bound(numa_maps: impl BufRead) -> BTreeSet<u64> {
+    let lines = numa_maps.lines().map_while(Result::ok);
+    let starts = lines.filter_map(|line| {
+        let (start, rest) = line.split_once(' ')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        rest.starts_with("bind").then_some(start)
+    });
+    starts.collect()
 }
 
 /// The addresses of a mapping; none of the kernel's own.
@@ -141,5 +162,11 @@ mod tests {
             None
         );
         assert_eq!(mapping(""), None);
+    }
+
+    #[test]
+    fn mappings_that_a_program_bound_are_known() {
+        let text = "1000 default heap anon=3 N0=3\n3000 bind:1 anon=2 N1=2\n9000 bind=static:1 anon=1 N1=1\na000 prefer:1 anon=1\n";
+        assert_eq!(bound(text.as_bytes()), [0x3000, 0x9000].into());
     }
 }
