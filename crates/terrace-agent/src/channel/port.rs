@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_proto::Gfn;
+use terrace_sys::topology::node_memory;
 use terrace_sys::{HostRoot, connect_unix};
 
 /// A port that cannot be used now.
@@ -78,18 +79,7 @@ fn open(path: &Path) -> io::Result<Port> {
 /// say; then no frame is taken.
 #[must_use]
 pub fn guest_memory_end(root: &HostRoot) -> Gfn {
-    let text = root.read("proc/zoneinfo").unwrap_or_default();
-    let (mut end, mut spanned) = (0, 0);
-    for line in text.lines() {
-        let mut fields = line.split_whitespace();
-        let number = |word: Option<&str>| word.and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
-        match fields.next() {
-            Some("spanned") => spanned = number(fields.next()),
-            Some("start_pfn:") if spanned > 0 => {
-                end = end.max(number(fields.next()).saturating_add(spanned));
-            }
-            _ => {}
-        }
-    }
-    Gfn(end)
+    let nodes = node_memory(root).unwrap_or_default();
+    let end = nodes.values().map(|memory| memory.frames.end).max();
+    Gfn(end.unwrap_or(0))
 }

@@ -87,14 +87,17 @@ fn parse(smaps: impl BufRead, collapsing: Collapsing) -> io::Result<Vec<Range>> 
     Ok(ranges)
 }
 
-/// The bounds of a mapping, if the line begins one.
-fn bounds(line: &str) -> Option<Range> {
+/// The bounds of a mapping of the process's own, if the line of `maps` or `smaps` begins one.
+#[must_use]
+pub fn bounds(line: &str) -> Option<Range> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     let page = |text| u64::from_str_radix(text, 16).ok().map(|at| at / PAGE_SIZE);
-    Some(Range {
+    let range = Range {
         start: page(start)?,
         end: page(end)?,
-    })
+    };
+    // The other half of the addresses is the kernel's (`[vsyscall]`).
+    (range.start < range.end && range.end <= (1 << 63) / PAGE_SIZE).then_some(range)
 }
 
 /// Whether one of some ascending ranges has a page.
@@ -129,6 +132,15 @@ VmFlags: rd wr
         assert_eq!(allowed, [range(1, 3), range(10, 12)]);
         let pages: Vec<u64> = (0..20).filter(|page| has(&allowed, *page)).collect();
         assert_eq!(pages, [1, 2, 10, 11]);
+    }
+
+    #[test]
+    fn mappings_of_all_kinds_are_known_but_the_kernels() {
+        let stack = bounds("1000-3000 rw-p 00000000 00:00 0 [stack]");
+        assert_eq!(stack, Some(Range { start: 1, end: 3 }));
+        let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]";
+        assert_eq!(bounds(vsyscall), None);
+        assert_eq!(bounds("VmFlags: rd"), None);
     }
 
     #[test]

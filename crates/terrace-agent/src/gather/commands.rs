@@ -50,7 +50,7 @@ pub struct GatherArgs {
     /// Print what would be moved, and move nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Send all pages home from `gather.node` and give its memory back to the guest.
+    /// Send all pages home from the node on which was gathered, and give its memory back to the guest.
     #[arg(long, conflicts_with_all = ["once", "dry_run", "pages"])]
     undo: bool,
 }
@@ -92,14 +92,15 @@ pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
 pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
     give_way();
     let config = Config::read(args.heat.config.as_deref())?;
-    let _lock = lock(root)?;
-    if args.undo {
-        return undo(root, &config, args.heat.json);
-    }
-    let way = way::choose(root, &config)?;
     if args.dry_run {
+        way::choose(root, &config)?;
         return skew(root, &args.heat);
     }
+    let _lock = lock(root)?;
+    if args.undo {
+        return undo(root, args.heat.json);
+    }
+    let way = way::choose(root, &config)?;
     let mut rounds = Rounds {
         root,
         gathering: &config.gather,
@@ -179,12 +180,10 @@ struct Undone {
     left_pages: u64,
 }
 
-/// Gives the pool up first, whatever comes; then pages go home as far as the kernel moves them.
-fn undo(root: &HostRoot, config: &Config, json: bool) -> Result<()> {
-    let mut nodes = Pool::known(root);
-    nodes.extend(config.gather.node);
-    nodes.sort_unstable();
-    nodes.dedup();
+/// Gives the pool up first, whatever comes; then pages go home as far as the kernel moves them. Only nodes on which was gathered:
+/// one that the configuration names by mistake has its programs' pages.
+fn undo(root: &HostRoot, json: bool) -> Result<()> {
+    let nodes = Pool::known(root);
     if nodes.is_empty() {
         println!("nothing to undo: nothing was gathered on a node");
         return Ok(());
@@ -203,8 +202,8 @@ fn undo(root: &HostRoot, config: &Config, json: bool) -> Result<()> {
     }
     ensure!(
         left == 0,
-        "{left} pages of programs stay there: pinned, in use, of a cpuset or a policy that binds them to the node, or without \
-         room elsewhere; try again later"
+        "{left} pages of programs stay there: pinned, in use, of a cpuset without other nodes, or without room elsewhere; try \
+         again later"
     );
     Ok(())
 }
@@ -227,6 +226,9 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
         |found: &BTreeMap<u32, Vec<u64>>| found.values().map(|pages| pages.len() as u64).sum();
     let before: u64 = count(&found);
     let left_pages = count(&pages_in(root, &frames, Which::All)?);
+    if left_pages == 0 {
+        pool.forget()?;
+    }
     Ok(Undone {
         node,
         returned_pages: before.saturating_sub(left_pages),

@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use terrace_core::gather::Skew;
-use terrace_sys::topology::node_memory;
 use terrace_sys::{HostRoot, PageEntry, Pagemap};
 
 use super::areas;
 use super::hot::HotPages;
+use crate::channel::guest_memory_end;
 
 /// Bits of `/proc/kpageflags` (`linux/kernel-page-flags.h`): hugetlb, a transparent huge page.
 const LARGE: u64 = 1 << 17 | 1 << 22;
@@ -142,11 +142,11 @@ impl Located {
     /// Counts the frames by blocks of this guest's memory.
     ///
     /// # Errors
-    /// If `/proc/zoneinfo` cannot be read.
+    /// If the kernel does not say where that ends.
     pub fn skew(&self, root: &HostRoot) -> Result<Skew> {
-        let nodes = node_memory(root)?;
-        let end = nodes.values().map(|memory| memory.frames.end).max();
-        let mut skew = Skew::new(end.unwrap_or(0));
+        let end = guest_memory_end(root);
+        ensure!(end.0 > 0, "the kernel names no frames in /proc/zoneinfo");
+        let mut skew = Skew::new(end.0);
         let mut counted = BTreeSet::new();
         for hot in &self.frames {
             // One that several processes have counts once.

@@ -183,11 +183,15 @@ impl Pool {
     /// # Errors
     /// If the pool cannot be written.
     pub fn give_up(&self) -> Result<()> {
+        self.set(self.floor()?).map(drop)
+    }
+
+    /// Forgets what the pool had before: nothing is left to undo.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn forget(&self) -> Result<()> {
         let file = self.floor_file();
-        if !file.exists() {
-            return Ok(());
-        }
-        self.set(self.floor()?)?;
         fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))
     }
 }
@@ -251,6 +255,12 @@ mod tests {
         pool.make_room().unwrap();
         pool.give_up().unwrap();
         assert_eq!(pool.blocks().unwrap(), 3);
+        assert_eq!(
+            Pool::known(&HostRoot::new(dir.path())),
+            [1],
+            "pages may be left"
+        );
+        pool.forget().unwrap();
         assert!(Pool::known(&HostRoot::new(dir.path())).is_empty());
     }
 

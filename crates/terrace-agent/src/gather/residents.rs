@@ -11,16 +11,18 @@ use terrace_proto::PAGE_SIZE;
 use terrace_sys::topology::{NodeId, Topology, node_free_bytes};
 use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
+use super::areas::bounds;
+
 /// Which pages are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Anonymous ones that a single process has, and did not bind to nodes.
+    /// Anonymous ones that a single process has.
     Own,
     /// All that processes map.
     All,
 }
 
-/// Numbers of the virtual pages that lie in these frames, by process.
+/// Numbers of the virtual pages that lie in these frames, by process; not of memory that a program bound to nodes.
 ///
 /// # Errors
 /// If `/proc` cannot be listed. A process that ends meanwhile has none.
@@ -50,9 +52,10 @@ fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> O
     let pagemap = Pagemap::open(&root.process(pid, "pagemap")).ok()?;
     let mut found = Vec::new();
     for line in maps.lines() {
-        let Some(mapping) = mapping(&line.ok()?) else {
+        let Some(mapping) = bounds(&line.ok()?) else {
             continue;
         };
+        let mapping = mapping.start * PAGE_SIZE..mapping.end * PAGE_SIZE;
         let mut pages = Vec::new();
         for run in pagemap.present(mapping.start, mapping.end).ok()? {
             let numbers: Vec<u64> = (run.start / PAGE_SIZE..run.end / PAGE_SIZE).collect();
@@ -67,7 +70,7 @@ fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> O
             found.push((mapping.start, pages));
         }
     }
-    if which == Which::Own && !found.is_empty() {
+    if !found.is_empty() {
         // The program wants them where it bound them.
         let maps = File::open(root.process(pid, "numa_maps")).ok()?;
         let bound = bound(BufReader::new(maps));
@@ -85,14 +88,6 @@ fn bound(numa_maps: impl BufRead) -> BTreeSet<u64> {
         rest.starts_with("bind").then_some(start)
     });
     starts.collect()
-}
-
-/// The addresses of a mapping; none of the kernel's own.
-fn mapping(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split(' ').next()?.split_once('-')?;
-    let address = |text| u64::from_str_radix(text, 16).ok();
-    let range = address(start)?..address(end)?;
-    (range.end <= 1 << 63 && range.start < range.end).then_some(range)
 }
 
 /// Sends pages from a node to the others.
@@ -150,19 +145,6 @@ impl Returns<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mappings_of_all_kinds_are_walked_but_the_kernels() {
-        assert_eq!(
-            mapping("1000-3000 rw-p 00000000 00:00 0 [stack]"),
-            Some(0x1000..0x3000)
-        );
-        assert_eq!(
-            mapping("ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]"),
-            None
-        );
-        assert_eq!(mapping(""), None);
-    }
 
     #[test]
     fn mappings_that_a_program_bound_are_known() {

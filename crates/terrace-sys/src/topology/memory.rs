@@ -53,10 +53,14 @@ struct Zone {
 
 impl Zone {
     fn add_to(self, nodes: &mut BTreeMap<NodeId, NodeMemory>) {
-        let (Some(node), Some(high)) = (self.node, self.high) else {
+        let Some(node) = self.node else {
             return;
         };
-        let reserved = high.saturating_add(self.protection);
+        // Without its watermark nothing of a zone is known to be usable.
+        let reserved = self
+            .high
+            .unwrap_or(u64::MAX)
+            .saturating_add(self.protection);
         let sum = nodes.entry(node).or_default();
         sum.free = sum.free.saturating_add(self.free);
         sum.usable = sum

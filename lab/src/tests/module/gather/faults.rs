@@ -112,6 +112,14 @@ fn cpuset() -> Result<()> {
 /// stay, and all the rest is as before.
 fn undone() -> Result<()> {
     let mut guest = start()?;
+    // A node that is named by mistake has its programs' pages, and keeps them.
+    configure(&mut guest, "node = 0")?;
+    let said = guest.check(&format!("terrace-agent gather --undo --config {FILE}"))?;
+    ensure!(
+        said.contains("nothing to undo") && on_node_1(&mut guest)? == 0,
+        "{said}"
+    );
+    configure(&mut guest, "node = 1")?;
     guest.check(&format!("echo 2 >{POOL}; grep -qx 2 {POOL}"))?;
     list(&mut guest)?;
     expect_gathered(&mut guest, "beside huge pages", &format!("--pages {LIST}"))?;
