@@ -107,7 +107,6 @@ pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
         bytes_per_s: config.budgets.bytes_per_s(),
         way,
         worth: Worth::default(),
-        last: None,
     };
     let hot = hot_pages(root, &config, args.heat.pages.as_deref());
     let first = hot.and_then(|hot| round(&mut rounds, &hot, args));

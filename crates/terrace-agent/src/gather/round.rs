@@ -31,15 +31,13 @@ impl Spread {
     /// Of a guest.
     #[must_use]
     pub fn of(skew: &Skew) -> Self {
-        let histogram = skew.histogram();
-        let blocks: u64 = histogram.iter().skip(1).sum();
         let pages: u64 = (0..)
-            .zip(&histogram)
+            .zip(skew.histogram())
             .map(|(hot, blocks)| hot * blocks)
             .sum();
         Self {
             hot_pages: pages,
-            hot_blocks: blocks,
+            hot_blocks: skew.hot_blocks(),
             fewest_blocks: pages.div_ceil(BLOCK_PAGES.into()),
         }
     }
@@ -71,8 +69,6 @@ pub struct Rounds<'a> {
     pub bytes_per_s: u64,
     pub way: Box<dyn Way>,
     pub worth: Worth,
-    /// Of the round before: blocks that it was to free, and hot blocks then.
-    pub last: Option<(u64, u64)>,
 }
 
 impl Rounds<'_> {
@@ -87,11 +83,7 @@ impl Rounds<'_> {
         let mut skew = located.skew(self.root)?;
         skew.target(target.clone().unwrap_or(0..0));
         let before = Spread::of(&skew);
-        // Whether pages stay together shows only now: somebody may have taken them home meanwhile.
-        if let Some((planned, blocks)) = self.last {
-            self.worth
-                .judge(planned, blocks.saturating_sub(before.hot_blocks));
-        }
+        self.worth.look(before.hot_blocks);
         let returned_pages = match &target {
             Some(frames) => self.return_cold(hot, frames)?,
             None => 0,
@@ -108,7 +100,7 @@ impl Rounds<'_> {
             false => Ok(()),
         };
         let now = locate(self.root, hot)?;
-        self.last = Some((plan.freed(), before.hot_blocks));
+        self.worth.expect(&plan, before.hot_blocks);
         ended?;
         Ok(Round {
             way: self.way.name(),

@@ -96,23 +96,33 @@ impl Cl {
     }
 }
 
-/// Whether gathering still pays: it rests once three rounds in a row freed less than half of what was planned.
+/// Whether gathering still pays: it rests once three rounds in a row freed less than half of what was planned. What a round freed
+/// shows in the next one: hot pages may have gone elsewhere, or been taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worth {
     poor: u8,
+    /// Of the last round: blocks that it was to free, and blocks that were hot before.
+    last: Option<(u64, u64)>,
 }
 
 impl Worth {
-    /// Takes in a round: blocks that were to become free of hot pages, and those that were when they were looked at again.
-    pub fn judge(&mut self, planned: u64, freed: u64) {
-        if planned > 0 {
-            let is_poor = freed.saturating_mul(2) < planned;
-            self.poor = if is_poor {
-                self.poor.saturating_add(1)
-            } else {
-                0
-            };
-        }
+    /// Takes in the hot blocks at the beginning of a round.
+    pub fn look(&mut self, hot_blocks: u64) {
+        let Some((planned, before)) = self.last.take().filter(|(planned, _)| *planned > 0) else {
+            return;
+        };
+        let freed = before.saturating_sub(hot_blocks);
+        let is_poor = freed.saturating_mul(2) < planned;
+        self.poor = if is_poor {
+            self.poor.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    /// Takes in a round's plan, and the hot blocks before it.
+    pub fn expect(&mut self, plan: &Plan, hot_blocks: u64) {
+        self.last = Some((plan.freed(), hot_blocks));
     }
 
     /// Whether it rests.
@@ -196,16 +206,20 @@ mod tests {
     #[test]
     fn it_rests_after_three_poor_rounds_in_a_row() {
         let mut worth = Worth::default();
+        let ten = plan(&[1; 11], PLENTY);
+        assert_eq!(ten.freed(), 10);
         for (planned, freed, rests) in [
-            (10, 4, false),
-            (10, 4, false),
-            (10, 5, false),
-            (10, 4, false),
-            (0, 0, false),
-            (10, 0, false),
-            (10, 0, true),
+            (&ten, 4, false),
+            (&ten, 4, false),
+            (&ten, 5, false),
+            (&ten, 4, false),
+            (&Plan::default(), 0, false),
+            (&ten, 0, false),
+            (&ten, 0, true),
         ] {
-            worth.judge(planned, freed);
+            worth.look(20);
+            worth.expect(planned, 20);
+            worth.look(20 - freed);
             assert_eq!(worth.rests(), rests);
         }
     }

@@ -82,6 +82,13 @@ impl Skew {
             .map_or(0, |block| block & COUNT)
     }
 
+    /// Blocks with a hot page: so many are hot for a host that moves 2 MiB.
+    #[must_use]
+    pub fn hot_blocks(&self) -> u64 {
+        let hot = self.blocks.iter().filter(|block| **block & COUNT > 0);
+        hot.count() as u64
+    }
+
     /// Blocks by their number of hot pages, 0 to 512.
     #[must_use]
     pub fn histogram(&self) -> Vec<u64> {
@@ -117,6 +124,8 @@ mod tests {
         let histogram = skew.histogram();
         assert_eq!((histogram[1], histogram[2], histogram[512]), (1, 2, 1));
         assert_eq!(histogram.iter().sum::<u64>(), 4);
+        assert_eq!(skew.hot_blocks(), 4);
+        assert_eq!(Skew::new(2000).hot_blocks(), 0);
     }
 
     proptest::proptest! {

@@ -40,8 +40,6 @@ pub struct Gatherer {
     /// Free frames elsewhere.
     left: Vec<u32>,
     worth: Worth,
-    /// Blocks that the last round was to free, and those that were hot then.
-    last: Option<(u64, u64)>,
     /// Pages that were gathered.
     gathered: u64,
 }
@@ -59,7 +57,6 @@ impl Gatherer {
             room: spare.collect(),
             left: Vec::new(),
             worth: Worth::default(),
-            last: None,
             gathered: 0,
         }
     }
@@ -97,10 +94,7 @@ impl Gatherer {
     /// Chooses blocks and moves their hot pages; returns the time that this takes, ps.
     fn round(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment) -> u64 {
         let skew = self.skew(&vm.space);
-        let hot_blocks: u64 = skew.histogram().iter().skip(1).sum();
-        if let Some((planned, before)) = self.last {
-            self.worth.judge(planned, before.saturating_sub(hot_blocks));
-        }
+        self.worth.look(skew.hot_blocks());
         if self.worth.rests() {
             return 0;
         }
@@ -119,7 +113,7 @@ impl Gatherer {
             room: self.room.len() as u64,
         };
         let plan = Plan::new(&skew, &BTreeSet::new(), limits);
-        self.last = Some((plan.freed(), hot_blocks));
+        self.worth.expect(&plan, skew.hot_blocks());
         self.gather(&plan, &mut mover);
         let ps = mover.finish();
         vm.settle(granted, memory.free);
