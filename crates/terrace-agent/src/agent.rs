@@ -18,6 +18,7 @@ use crate::account::Account;
 use crate::channel::{HostLink, Instructions};
 use crate::config::Config;
 use crate::controller::Controller;
+use crate::gather::{self, Background};
 use crate::host::Host;
 use crate::kernel;
 use crate::programs::Programs;
@@ -42,6 +43,9 @@ pub struct Agent {
     controller: Controller,
     account: Account,
     host: Host,
+    gathering: Option<Background>,
+    /// Rounds of gathering that the journal has.
+    rounds: u64,
     vcpus: u32,
 }
 
@@ -77,6 +81,8 @@ impl Agent {
             room,
             pages,
             samplers,
+            gathering: None,
+            rounds: 0,
             vcpus,
         }
     }
@@ -89,6 +95,11 @@ impl Agent {
         self.controller.record(file)
     }
 
+    /// Shows rounds of gathering that go on beside it.
+    pub fn show_gathering(&mut self, gathering: Background) {
+        self.gathering = Some(gathering);
+    }
+
     /// Writes out what is left of the log, if one is written.
     ///
     /// # Errors
@@ -99,7 +110,10 @@ impl Agent {
 
     /// Runs one epoch.
     pub fn step(&mut self) {
-        if self.host.rests() {
+        self.follow_gathering();
+        let gathers =
+            || self.samplers.clears_accessed_bits() && gather::accessed_bits_are_held(&self.root);
+        if self.host.rests() || gathers() {
             // Sources clear accessed bits; others may want them now.
             self.samplers.rest();
             return;
@@ -108,6 +122,25 @@ impl Agent {
         let targets = self.programs.targets();
         self.sample(&targets);
         self.tell(RangesEvent::EpochEnded);
+    }
+
+    /// Writes down a round of gathering that ended.
+    fn follow_gathering(&mut self) {
+        let Some(gathering) = &self.gathering else {
+            return;
+        };
+        let status = gathering.status();
+        if let Some(round) = status.last.filter(|_| status.rounds > self.rounds) {
+            self.rounds = status.rounds;
+            let text = format!(
+                "gathered {} pages, {} went home: {} blocks of 2 MiB hot before, {} after",
+                round.moved_pages,
+                round.returned_pages,
+                round.before.hot_blocks,
+                round.after.hot_blocks
+            );
+            self.account.journal.tell(self.controller.epoch(), text);
+        }
     }
 
     fn follow_programs(&mut self) {
@@ -229,6 +262,7 @@ impl Agent {
             programs: &self.programs,
             account: &self.account,
             host: &self.host,
+            gathering: self.gathering.as_ref(),
         }
     }
 

@@ -386,6 +386,7 @@ mod tests {
         assert!(refused("[gather]\ngain = 512").contains("gather.gain = 512 is out of range"));
         assert!(refused("[gather]\ncl = 1").contains("gather.cl = 1 is out of range"));
         assert!(refused("[gather]\ncl = \"all\"").contains("allowed is \"auto\", or 2 to 512"));
+        assert!(refused("[gather]\nsplit = 20000").contains("allowed is 0 to 16384"));
         assert!(refused("[gather]\nwindow_s = 0").contains("gather.window_s = 0 is out of range"));
         let tier = |name| format!("[[tier]]\nname = \"{name}\"\nnodes = [0]\n");
         assert!(refused(&(tier("a") + &tier("a"))).contains("are named \"a\""));

@@ -6,10 +6,15 @@ use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 use terrace_core::gather::{BLOCK_PAGES, Cl};
 
+/// Most larger pages that a round splits: 32 GiB.
+const MAX_SPLIT: usize = 1 << 14;
+
 /// The section as people write it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawGather {
+    rounds: bool,
+    split: usize,
     node: Option<u32>,
     cl: RawCl,
     gain: u16,
@@ -28,6 +33,8 @@ enum RawCl {
 impl Default for RawGather {
     fn default() -> Self {
         Self {
+            rounds: false,
+            split: 0,
             node: None,
             cl: RawCl::Text("auto".into()),
             gain: 1,
@@ -40,6 +47,10 @@ impl Default for RawGather {
 /// How hot pages are gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathering {
+    /// Whether `terrace-agent run` has rounds go on beside it.
+    pub rounds: bool,
+    /// Most of the guest's own pages of 2 MiB that a round splits.
+    pub split: usize,
     /// The node whose memory takes them; `None`: the guest module does, within each node.
     pub node: Option<u32>,
     /// The limit of a block's hot pages.
@@ -80,7 +91,14 @@ impl RawGather {
                 "gather.{key} = {value} is out of range: allowed is 1 to 3600"
             );
         }
+        ensure!(
+            self.split <= MAX_SPLIT,
+            "gather.split = {} is out of range: allowed is 0 to {MAX_SPLIT}",
+            self.split
+        );
         Ok(Gathering {
+            rounds: self.rounds,
+            split: self.split,
             node: self.node,
             cl,
             window: Duration::from_secs(self.window_s),

@@ -22,6 +22,7 @@ pub mod kernel;
 pub mod managed;
 pub mod mappings;
 pub mod module;
+pub mod opener;
 pub mod processes;
 pub mod programs;
 pub mod record;

@@ -14,12 +14,13 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
-use terrace_agent::gather::commands::{self, GatherArgs, HeatArgs};
+use terrace_agent::gather::Background;
+use terrace_agent::gather::commands::{self, GatherArgs, SkewArgs};
 use terrace_agent::module::{GuestPages, ModuleParts};
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
-use terrace_agent::{doctor, top};
+use terrace_agent::{doctor, opener, top};
 use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
 
 /// Longest pause between two heartbeats. The host takes an agent that sends nothing for five seconds for gone.
@@ -86,7 +87,7 @@ enum Command {
     /// moves pages of 2 MiB.
     Skew {
         #[command(flatten)]
-        heat: HeatArgs,
+        skew: SkewArgs,
     },
     /// Gather scattered hot base pages into few blocks of 2 MiB: on the node that `gather.node` names, or by the guest
     /// module.
@@ -94,6 +95,9 @@ enum Command {
         #[command(flatten)]
         gather: GatherArgs,
     },
+    /// Open files for the other commands, on standard input.
+    #[command(name = opener::COMMAND, hide = true)]
+    Opener,
     /// Print a shell completion script.
     Completions {
         /// Which shell.
@@ -117,7 +121,7 @@ fn main() -> ExitCode {
 fn carry_out(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run { config, record } => {
-            run(Config::read(config.as_deref())?, record.as_deref())?;
+            run(config.as_deref(), record.as_deref())?;
         }
         Command::Status { socket, json } => {
             let status = status::ask(&socket)?;
@@ -136,7 +140,8 @@ fn carry_out(command: Command) -> Result<ExitCode> {
             interval,
             once,
         } => top::watch(&socket, Duration::from_secs(interval), once)?,
-        Command::Skew { heat } => commands::skew(&for_gathering()?, &heat)?,
+        Command::Skew { skew } => commands::skew(&for_gathering()?, &skew)?,
+        Command::Opener => opener::serve()?,
         Command::Gather { gather } => commands::gather(&for_gathering()?, &gather)?,
         Command::Completions { shell } => clap_complete::generate(
             shell,
@@ -148,18 +153,15 @@ fn carry_out(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Capabilities to find frames and to move pages, and the machine to look at.
+/// Capabilities to move pages, a process that opens what takes more of them, and the machine to look at.
 fn for_gathering() -> Result<HostRoot> {
-    let capabilities = [
-        Capability::CAP_SYS_ADMIN,
-        Capability::CAP_SYS_NICE,
-        Capability::CAP_SYS_PTRACE,
-    ];
-    keep_only(&capabilities).context("cannot drop capabilities")?;
+    opener::OpenerProcess::start()?;
+    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     Ok(HostRoot::default())
 }
 
-fn run(config: Config, record: Option<&Path>) -> Result<()> {
+fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
+    let config = Config::read(file)?;
     // A reader of the log that goes away must not end the agent.
     // SAFETY: no other thread runs yet, and ignoring SIGPIPE touches no memory of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -175,6 +177,11 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     let root = HostRoot::default();
     // Opening its device takes a capability that is dropped now; using it takes none.
     let module = ModuleParts::open(&root, config.module);
+    // Its process takes what is dropped now.
+    let gathering = match config.gather.rounds {
+        true => Some(Background::start(file)?),
+        false => None,
+    };
     keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let room = Room::read(root.clone(), &config.tiers, config.gather.node)
         .context("reading this machine's memory tiers")?;
@@ -209,6 +216,9 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     };
     let pages = Box::new(GuestPages::new(&module));
     let mut agent = Agent::new(config, root, room, pages, samplers);
+    if let Some(gathering) = gathering {
+        agent.show_gathering(gathering);
+    }
     if let Some(file) = record {
         agent.record(file)?;
     }

@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_sys::listen_at;
 
+use crate::gather::GatherStatus;
+
 /// Time limit of a client, and of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
@@ -61,6 +63,8 @@ pub struct Status {
     pub events: Vec<EventStatus>,
     /// The channel to the host.
     pub channel: ChannelStatus,
+    /// Rounds of gathering beside it.
+    pub gather: GatherStatus,
 }
 
 /// A tier.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bytesize::ByteSize;
 
+use crate::gather::GatherStatus;
 use crate::status::{RangeStatus, Status, ask};
 
 /// Most ranges in a frame.
@@ -83,6 +84,7 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
             detail => format!(" ({detail})"),
         }
     )?;
+    gathering(text, &status.gather)?;
     for tier in &status.tiers {
         let used = tier.total_bytes.saturating_sub(tier.free_bytes);
         writeln!(
@@ -93,6 +95,52 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
             ByteSize(used),
             ByteSize(tier.total_bytes)
         )?;
+    }
+    Ok(())
+}
+
+/// Rounds, pages, and what stays by reason; nothing if no rounds go on.
+fn gathering(text: &mut String, gather: &GatherStatus) -> std::fmt::Result {
+    if matches!(gather.state.as_str(), "" | "off") {
+        return Ok(());
+    }
+    let detail = match gather.detail.as_str() {
+        "" => String::new(),
+        detail => format!(" ({detail})"),
+    };
+    writeln!(text, "gather   {}{detail}", gather.state)?;
+    let Some(last) = &gather.last else {
+        return Ok(());
+    };
+    writeln!(
+        text,
+        "         {} rounds by {} and the {}: {} together, {} home; hot blocks {} before, {} after",
+        gather.rounds,
+        gather.heat,
+        last.way,
+        pages(gather.moved_pages),
+        pages(gather.returned_pages),
+        last.before.hot_blocks,
+        last.after.hot_blocks
+    )?;
+    let staying = last.staying;
+    let skips = [
+        (staying.shared, "of files or shared"),
+        (staying.huge, "in larger pages"),
+        (staying.khugepaged, "where khugepaged works"),
+        (staying.gone, "gone"),
+        (
+            last.planned_pages.saturating_sub(last.moved_pages),
+            "pinned or refused",
+        ),
+    ];
+    let skips = skips.iter().filter(|(count, _)| *count > 0);
+    let skips: Vec<String> = skips.map(|(count, why)| format!("{count} {why}")).collect();
+    if !skips.is_empty() {
+        writeln!(text, "         hot pages that stay: {}", skips.join(", "))?;
+    }
+    if let Some(why) = last.refused.first() {
+        writeln!(text, "         refused: {why}")?;
     }
     Ok(())
 }
@@ -167,6 +215,7 @@ fn bar(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gather::Round;
     use crate::status::{ProcessStatus, TierStatus};
 
     #[test]
@@ -200,5 +249,39 @@ mod tests {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(frame(&Status::default()).contains("no process is managed"));
+        assert!(!frame(&Status::default()).contains("gather"));
+    }
+
+    #[test]
+    fn a_frame_says_what_was_gathered_and_why_pages_stay() {
+        let mut gather = GatherStatus {
+            heat: "SCAN".into(),
+            ..GatherStatus::default()
+        };
+        let mut round = Round {
+            way: "node".into(),
+            planned_pages: 384,
+            moved_pages: 380,
+            refused: vec!["process 7: no".into()],
+            ..Round::default()
+        };
+        round.before.hot_blocks = 96;
+        round.after.hot_blocks = 2;
+        round.staying.shared = 12;
+        gather.count(&round);
+        gather.enter("resting", "60 s".into());
+        let status = Status {
+            gather,
+            ..Status::default()
+        };
+        let text = frame(&status);
+        for part in [
+            "gather   resting (60 s)",
+            "1 rounds by SCAN and the node: 1.5 MiB together, 0 B home; hot blocks 96 before, 2 after",
+            "stay: 12 of files or shared, 4 pinned or refused",
+            "refused: process 7: no",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
     }
 }

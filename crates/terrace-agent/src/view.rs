@@ -7,6 +7,7 @@ use terrace_sys::process_cpu_time;
 use terrace_sys::topology::NodeId;
 
 use crate::account::Account;
+use crate::gather::{Background, GatherStatus};
 use crate::host::Host;
 use crate::managed::Managed;
 use crate::programs::Programs;
@@ -34,6 +35,8 @@ pub struct AgentParts<'a> {
     pub account: &'a Account,
     /// The host's instructions.
     pub host: &'a Host,
+    /// Rounds of gathering, if they go on beside it.
+    pub gathering: Option<&'a Background>,
 }
 
 impl AgentParts<'_> {
@@ -64,6 +67,9 @@ impl AgentParts<'_> {
             ranges: self.range_status(),
             events: self.account.journal.lines().map(event).collect(),
             channel: self.host.channel().clone(),
+            gather: self
+                .gathering
+                .map_or_else(GatherStatus::off, Background::status),
         }
     }
 

@@ -1,4 +1,5 @@
-//! `process_madvise(2)` with `MADV_COLLAPSE`: making a huge page of single ones in another process.
+//! `process_madvise(2)` in another process: `MADV_COLLAPSE`, which makes a huge page of single ones, and `MADV_COLD` for a part of
+//! one, which splits it.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,6 +10,10 @@ use crate::{Process, SysError};
 pub const PROCESS_MADVISE: u32 = 440;
 /// The advice of `asm-generic/mman-common.h` (Linux 6.1).
 pub const MADV_COLLAPSE: u32 = 25;
+/// The advice of `asm-generic/mman-common.h` (Linux 5.4).
+const MADV_COLD: u32 = 20;
+/// Bytes of a base page.
+const BASE: u64 = 4096;
 
 /// The reason why the kernel collapses nothing at all.
 #[derive(Debug, thiserror::Error)]
@@ -60,27 +65,39 @@ pub struct KernelCollapse;
 impl Collapse for KernelCollapse {
     fn probe(&self, process: &Process) -> Result<(), CollapseError> {
         // Of no range: rights and advice are checked all the same.
-        let Err(error) = advise(process, &[]) else {
+        let Err(error) = advise(process, &[], MADV_COLLAPSE) else {
             return Ok(());
         };
         Err(CollapseError::of(error))
     }
 
     fn collapse(&self, process: &Process, start: u64, len: u64) -> Result<(), SysError> {
-        let too_long = |_| SysError {
-            call: "process_madvise(MADV_COLLAPSE)",
-            what: format!("{len} bytes at {start:#x}"),
-            source: io::Error::from_raw_os_error(libc::EINVAL),
-        };
-        let range = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(usize::try_from(start).map_err(too_long)?),
-            iov_len: usize::try_from(len).map_err(too_long)?,
-        };
-        advise(process, &[range])
+        advise(process, &[range(start, len)?], MADV_COLLAPSE)
     }
 }
 
-fn advise(process: &Process, ranges: &[libc::iovec]) -> Result<(), SysError> {
+/// Splits the huge page at an address by advice on its first base page (`madvise_cold_or_pageout_pte_range` in `mm/madvise.c`).
+/// Nothing happens to one that several processes map, or that is in use.
+///
+/// # Errors
+/// If the kernel refuses: the process has ended, or `CAP_SYS_NICE` or `CAP_SYS_PTRACE` is missing.
+pub fn split_huge_page(process: &Process, start: u64) -> Result<(), SysError> {
+    advise(process, &[range(start, BASE)?], MADV_COLD)
+}
+
+fn range(start: u64, len: u64) -> Result<libc::iovec, SysError> {
+    let too_long = |_| SysError {
+        call: "process_madvise",
+        what: format!("{len} bytes at {start:#x}"),
+        source: io::Error::from_raw_os_error(libc::EINVAL),
+    };
+    Ok(libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(usize::try_from(start).map_err(too_long)?),
+        iov_len: usize::try_from(len).map_err(too_long)?,
+    })
+}
+
+fn advise(process: &Process, ranges: &[libc::iovec], advice: u32) -> Result<(), SysError> {
     // SAFETY: `ranges` is an array of so many; the addresses in it are the other process's and are not dereferenced here.
     let rc = unsafe {
         libc::syscall(
@@ -88,14 +105,17 @@ fn advise(process: &Process, ranges: &[libc::iovec]) -> Result<(), SysError> {
             process.pidfd().as_raw_fd(),
             ranges.as_ptr(),
             ranges.len(),
-            MADV_COLLAPSE,
+            advice,
             0,
         )
     };
     match rc {
         0.. => Ok(()),
         _ => Err(SysError::last(
-            "process_madvise(MADV_COLLAPSE)",
+            match advice {
+                MADV_COLD => "process_madvise(MADV_COLD)",
+                _ => "process_madvise(MADV_COLLAPSE)",
+            },
             format!("process {}", process.pid()),
         )),
     }

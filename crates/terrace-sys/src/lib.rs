@@ -36,7 +36,9 @@ mod socket;
 pub mod topology;
 
 pub use clock::{MonotonicClock, cpu_time_of, monotonic_now, process_cpu_time, thread_cpu_time};
-pub use collapse::{Collapse, CollapseError, KernelCollapse, MADV_COLLAPSE, PROCESS_MADVISE};
+pub use collapse::{
+    Collapse, CollapseError, KernelCollapse, MADV_COLLAPSE, PROCESS_MADVISE, split_huge_page,
+};
 pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
 pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};

@@ -2,27 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use terrace_core::gather::{Limits, Plan, WINDOWS, Worth};
-use terrace_sys::guest_module::GuestModule;
-use terrace_sys::{HostRoot, KernelPages};
+use terrace_core::gather::{Limits, Plan};
+use terrace_sys::{HostRoot, KernelPages, die_with_parent};
 
-use super::hot::{HotPages, read_list};
-use super::idle::IdleBits;
+use super::heat::Source;
 use super::location::locate;
 use super::pool::{self, Pool};
-use super::report::{self, SkewReport};
+use super::report::SkewReport;
 use super::residents::{Returns, Which, pages_in};
-use super::round::Rounds;
-use super::scan::ScanBits;
-use super::watch::{AccessedBits, watch};
-use super::way;
+use super::session::{Output, Session};
+use super::split::{KernelAdvice, Splitter};
+use super::{picture, way};
 use crate::config::Config;
-use crate::processes;
 
 /// Source of hot pages.
 #[derive(Debug, Args)]
@@ -31,12 +27,23 @@ pub struct HeatArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Hot pages from another tool, a line for each: PID ADDRESS, as in `1234 0x7f0000001000`. Without it, pages that
-    /// were accessed in two of three windows of `gather.window_s` seconds, by the guest module's SCAN or idle-page tracking.
+    /// were accessed in two of three windows of `gather.window_s` seconds, by the guest module's SCAN, idle-page tracking, PEBS or
+    /// IBS.
     #[arg(long, value_name = "FILE")]
     pages: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Options of `skew`.
+#[derive(Debug, Args)]
+pub struct SkewArgs {
+    #[command(flatten)]
+    heat: HeatArgs,
+    /// Write a picture, too: blocks by their number of hot pages.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Options of `gather`.
@@ -50,19 +57,36 @@ pub struct GatherArgs {
     /// Print what would be moved, and move nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Send all pages home from the node on which was gathered, and give its memory back to the guest.
+    /// Send all pages home from the node on which was gathered, give its memory back to the guest, and make whole the pages of
+    /// 2 MiB that were split.
     #[arg(long, conflicts_with_all = ["once", "dry_run", "pages"])]
     undo: bool,
+    /// Tell the agent that started it of each change, and end with it.
+    #[arg(long, hide = true, conflicts_with_all = ["once", "dry_run", "pages", "undo", "json"])]
+    report: bool,
 }
 
 /// Prints how hot pages are spread over this machine's memory.
 ///
 /// # Errors
 /// If they cannot be found, with what to do.
-pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
+pub fn skew(root: &HostRoot, args: &SkewArgs) -> Result<()> {
     give_way();
-    let config = Config::read(args.config.as_deref())?;
-    let hot = hot_pages(root, &config, args.pages.as_deref())?;
+    let config = Config::read(args.heat.config.as_deref())?;
+    show_skew(root, &config, &args.heat, args.svg.as_ref())
+}
+
+fn show_skew(
+    root: &HostRoot,
+    config: &Config,
+    heat: &HeatArgs,
+    svg: Option<&PathBuf>,
+) -> Result<()> {
+    let source = Source::choose(root, config, heat.pages.as_deref())?;
+    let hot = source.hot_pages(root, config, &mut |text| {
+        eprintln!("{text}");
+        Ok(())
+    })?;
     let located = locate(root, &hot)?;
     let mut skew = located.skew(root)?;
     let mut room = u64::MAX;
@@ -77,8 +101,12 @@ pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
         room,
     };
     let plan = Plan::new(&skew, &BTreeSet::new(), limits);
-    let report = SkewReport::new(&skew, &plan, located.staying, hot.huge);
-    match args.json {
+    let report = SkewReport::new(&skew, &plan, located.staying, hot.large.len() as u64);
+    if let Some(file) = svg {
+        let picture = picture::svg(&report)?;
+        std::fs::write(file, picture).with_context(|| format!("writing {}", file.display()))?;
+    }
+    match heat.json {
         true => println!("{}", serde_json::to_string_pretty(&report)?),
         false => print!("{}", report.text()),
     }
@@ -90,60 +118,29 @@ pub fn skew(root: &HostRoot, args: &HeatArgs) -> Result<()> {
 /// # Errors
 /// If nothing here can gather, with what to change; if pages could not go home.
 pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
+    if args.report {
+        die_with_parent()?;
+    }
     give_way();
     let config = Config::read(args.heat.config.as_deref())?;
     if args.dry_run {
         way::choose(root, &config)?;
-        return skew(root, &args.heat);
+        return show_skew(root, &config, &args.heat, None);
     }
-    let _lock = lock(root)?;
+    let _lock = lock(root, args.report)?;
     if args.undo {
         return undo(root, args.heat.json);
     }
-    let way = way::choose(root, &config)?;
-    let mut rounds = Rounds {
-        root,
-        gathering: &config.gather,
-        bytes_per_s: config.budgets.bytes_per_s(),
-        way,
-        worth: Worth::default(),
+    let output = match (args.report, args.heat.json) {
+        (true, _) => Output::Report,
+        (false, true) => Output::Json,
+        (false, false) => Output::Text,
     };
-    let hot = hot_pages(root, &config, args.heat.pages.as_deref());
-    let first = hot.and_then(|hot| round(&mut rounds, &hot, args));
-    if let Some(left) = rounds.way.left() {
-        eprintln!("{left}");
-    }
-    first?;
+    let mut session = Session::new(root, &config, args.heat.pages.as_deref(), output);
     match args.once {
-        true => Ok(()),
-        false => go_on(&mut rounds, &config, args),
+        true => session.round(),
+        false => session.go_on(),
     }
-}
-
-/// Rounds until they do not pay.
-fn go_on(rounds: &mut Rounds<'_>, config: &Config, args: &GatherArgs) -> Result<()> {
-    let rest = config.gather.rest;
-    while !rounds.worth.rests() {
-        std::thread::sleep(rest);
-        // A list that is just being written, a process that has ended: the next one may be good again.
-        let hot = hot_pages(rounds.root, config, args.heat.pages.as_deref());
-        if let Err(error) = hot.and_then(|hot| round(rounds, &hot, args)) {
-            eprintln!("{error:#}; tried again in {} s", rest.as_secs());
-        }
-    }
-    bail!(
-        "three rounds in a row freed less than half of what was planned: it does not pay here. Hot pages change too fast, or \
-         something takes them back (khugepaged, NUMA balancing, another tiering program)"
-    )
-}
-
-fn round(rounds: &mut Rounds<'_>, hot: &HotPages, args: &GatherArgs) -> Result<()> {
-    let round = rounds.gather(hot)?;
-    match args.heat.json {
-        true => println!("{}", serde_json::to_string(&round)?),
-        false => print!("{}", report::round(&round)),
-    }
-    Ok(())
 }
 
 /// If memory is short, this program is to end and none of the guest's.
@@ -152,8 +149,8 @@ fn give_way() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
-/// One program at a time gathers or undoes.
-fn lock(root: &HostRoot) -> Result<File> {
+/// One program at a time gathers or undoes; the agent's waits for the others.
+fn lock(root: &HostRoot, waits: bool) -> Result<File> {
     let folder = root.join(pool::FOLDER);
     let file = folder.join("gather.lock");
     let open = || {
@@ -161,10 +158,16 @@ fn lock(root: &HostRoot) -> Result<File> {
         File::create(&file)
     };
     let opened = open().with_context(|| format!("{}: run as root", file.display()))?;
+    if waits {
+        opened.lock().context(file.display().to_string())?;
+        return Ok(opened);
+    }
     match opened.try_lock() {
         Ok(()) => Ok(opened),
         Err(TryLockError::WouldBlock) => {
-            bail!("another terrace-agent gather runs; end it first")
+            bail!(
+                "another terrace-agent gather runs; end it first (gather.rounds = true starts one beside terrace-agent run)"
+            )
         }
         Err(TryLockError::Error(error)) => Err(error).context(file.display().to_string()),
     }
@@ -180,16 +183,13 @@ struct Undone {
 }
 
 /// Gives the pool up first, whatever comes; then pages go home as far as the kernel moves them. Only nodes on which was gathered:
-/// one that the configuration names by mistake has its programs' pages.
+/// one that the configuration names by mistake has its programs' pages. Split pages are made whole last, once their parts are
+/// home.
 fn undo(root: &HostRoot, json: bool) -> Result<()> {
     let nodes = Pool::known(root);
-    if nodes.is_empty() {
-        println!("nothing to undo: nothing was gathered on a node");
-        return Ok(());
-    }
     let mut left = 0;
-    for node in nodes {
-        let undone = undo_node(root, node)?;
+    for node in &nodes {
+        let undone = undo_node(root, *node)?;
         left += undone.left_pages;
         match json {
             true => println!("{}", serde_json::to_string(&undone)?),
@@ -198,6 +198,18 @@ fn undo(root: &HostRoot, json: bool) -> Result<()> {
                 undone.returned_pages
             ),
         }
+    }
+    let splitter = Splitter {
+        root,
+        advice: &KernelAdvice,
+    };
+    let split = splitter.known().len();
+    let joined = splitter.join_all()?;
+    if split > 0 && !json {
+        println!("{joined} of {split} split pages of 2 MiB are whole again");
+    }
+    if nodes.is_empty() && split == 0 && !json {
+        println!("nothing to undo: nothing was gathered on a node");
     }
     ensure!(
         left == 0,
@@ -233,48 +245,4 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
         returned_pages: before.saturating_sub(left_pages),
         left_pages,
     })
-}
-
-/// The hot pages: a list's, or those that were accessed.
-fn hot_pages(root: &HostRoot, config: &Config, list: Option<&Path>) -> Result<HotPages> {
-    if let Some(list) = list {
-        return read_list(list);
-    }
-    let mut bits = accessed_bits(root, config)?;
-    let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
-    let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
-    ensure!(
-        !pids.is_empty(),
-        "no process that the configuration selects has {} or more",
-        bytesize::ByteSize(config.following.wanted.min_bytes)
-    );
-    let window = config.gather.window;
-    watch(root, bits.as_mut(), &pids, window, &|number| {
-        eprintln!(
-            "window {number} of {WINDOWS} ({} s), {} processes",
-            window.as_secs(),
-            pids.len()
-        );
-    })
-}
-
-/// The first source that works: the module's SCAN, the kernel's idle-page tracking.
-fn accessed_bits(root: &HostRoot, config: &Config) -> Result<Box<dyn AccessedBits>> {
-    let scan = match config.module {
-        true => GuestModule::open(root)
-            .map_err(anyhow::Error::from)
-            .and_then(ScanBits::new),
-        false => Err(anyhow!("module = false switches the guest module off")),
-    };
-    let why = match scan {
-        Ok(scan) => return Ok(Box::new(scan)),
-        Err(error) => error,
-    };
-    match IdleBits::open(root)? {
-        Some(idle) => Ok(Box::new(idle)),
-        None => bail!(
-            "no source of hot base pages: {why:#}, and this kernel has no idle-page tracking (CONFIG_IDLE_PAGE_TRACKING). Load \
-             the module, or name a list (--pages FILE)"
-        ),
-    }
 }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use terrace_core::gather::LargePage;
 use terrace_proto::PAGE_SIZE;
 
 /// Most pages of a list: 256 GiB of memory.
@@ -16,8 +17,16 @@ const MAX_PAGES: usize = 1 << 26;
 pub struct HotPages {
     /// Ascending, each once.
     pub pages: BTreeMap<u32, Vec<u64>>,
-    /// Accessed pages of 2 MiB: which of their parts are hot is not known.
-    pub huge: u64,
+    /// Hot pages of 2 MiB, in order: which of their parts are hot is not known.
+    pub large: Vec<LargePage>,
+}
+
+impl HotPages {
+    /// Number of the base pages.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.pages.values().map(|pages| pages.len() as u64).sum()
+    }
 }
 
 /// Reads a list of hot pages: a process and an address in each line, `1234 0x7f0000001000`.
@@ -56,7 +65,7 @@ fn parse_list(text: impl BufRead) -> Result<HotPages> {
         pages: pages
             .map(|(pid, pages)| (pid, pages.into_iter().collect()))
             .collect(),
-        huge: 0,
+        large: Vec::new(),
     })
 }
 

@@ -91,6 +91,10 @@ impl IdleBits {
 }
 
 impl AccessedBits for IdleBits {
+    fn name(&self) -> &'static str {
+        "idle-page tracking"
+    }
+
     fn clear(&mut self, pid: u32, range: Range) -> Result<()> {
         self.mark(&self.entries(pid, range))
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use terrace_core::gather::Skew;
 use terrace_sys::{HostRoot, PageEntry, Pagemap};
 
@@ -28,7 +28,8 @@ pub struct HotFrame {
 }
 
 /// Hot pages that stay where they are, by the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Staying {
     /// Of a file, of shared memory, or of several processes.
     pub shared: u64,

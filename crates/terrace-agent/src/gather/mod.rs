@@ -6,18 +6,30 @@
 //! others: which blocks are worth emptying (`terrace_core::gather`). Nothing of it needs a host that knows.
 
 mod areas;
+mod background;
+mod bits;
 pub mod commands;
 mod doctor;
+mod heat;
 mod hot;
 mod idle;
 mod location;
 mod node;
+mod picture;
 mod pool;
 mod report;
 mod residents;
 mod round;
+mod samples;
 mod scan;
+mod session;
+mod split;
+mod state;
 mod watch;
 mod way;
 
+pub use background::Background;
+pub use bits::are_held as accessed_bits_are_held;
 pub use doctor::inspect;
+pub use round::Round;
+pub use state::GatherStatus;

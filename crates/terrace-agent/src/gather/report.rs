@@ -29,7 +29,7 @@ pub struct SkewReport {
     pub fill_blocks: u64,
     /// Memory that a host would find hot no more, bytes.
     pub saved_bytes: u64,
-    /// Accessed pages of 2 MiB, of which it is not known what is hot.
+    /// Hot pages of 2 MiB, of which it is not known what is hot.
     pub huge_pages: u64,
     /// Hot pages that would stay.
     pub staying: Staying,
@@ -74,7 +74,7 @@ impl SkewReport {
         if self.huge_pages > 0 {
             writeln!(
                 text,
-                "huge       {} accessed pages of 2 MiB: left alone",
+                "huge       {} hot pages of 2 MiB, of which it is not known what is hot: left alone (gather.split splits some)",
                 self.huge_pages
             )?;
         }
@@ -102,34 +102,57 @@ impl SkewReport {
     }
 
     /// Blocks by classes of their hot pages, each twice as wide as the one before.
-    fn bars(&self, text: &mut String) -> std::fmt::Result {
+    #[must_use]
+    pub fn classes(&self) -> Vec<Class> {
         let mut classes = Vec::new();
-        let mut start = 1;
-        while start < self.histogram.len() {
-            let end = (2 * start).min(self.histogram.len());
-            classes.push((
-                start,
-                end - 1,
-                self.histogram[start..end].iter().sum::<u64>(),
-            ));
-            start = end;
+        let mut from = 1;
+        while from < self.histogram.len() {
+            let end = (2 * from).min(self.histogram.len());
+            classes.push(Class {
+                from,
+                to: end - 1,
+                blocks: self.histogram[from..end].iter().sum(),
+            });
+            from = end;
         }
-        let most = classes.iter().map(|class| class.2).max().unwrap_or(0);
+        classes
+    }
+
+    fn bars(&self, text: &mut String) -> std::fmt::Result {
+        let classes = self.classes();
+        let most = classes.iter().map(|class| class.blocks).max().unwrap_or(0);
         if most == 0 {
             return Ok(());
         }
         writeln!(text, "\nhot pages of a block   blocks")?;
-        for (from, to, blocks) in classes {
-            let bar = (blocks * BAR).div_ceil(most);
+        for class in classes {
+            let bar = (class.blocks * BAR).div_ceil(most);
             let bar = "#".repeat(usize::try_from(bar).unwrap_or(0));
-            let class = if from == to {
-                from.to_string()
-            } else {
-                format!("{from}-{to}")
-            };
-            writeln!(text, "{class:>20}   {blocks:<8} {bar}")?;
+            writeln!(text, "{:>20}   {:<8} {bar}", class.name(), class.blocks)?;
         }
         Ok(())
+    }
+}
+
+/// Blocks whose number of hot pages lies between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// The fewest.
+    pub from: usize,
+    /// The most.
+    pub to: usize,
+    /// The blocks.
+    pub blocks: u64,
+}
+
+impl Class {
+    /// The bounds.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.from == self.to {
+            true => self.from.to_string(),
+            false => format!("{}-{}", self.from, self.to),
+        }
     }
 }
 
@@ -190,7 +213,22 @@ fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
             "left       {left} pages: pinned, in use, refused (below), or gone"
         )?;
     }
+    if round.resting_blocks > 0 {
+        writeln!(
+            text,
+            "rest       {} blocks: emptied before, and hot again",
+            round.resting_blocks
+        )?;
+    }
     staying(text, &round.staying)?;
+    let large = round.large_pages;
+    if large.hot + large.joined > 0 {
+        writeln!(
+            text,
+            "huge       {} hot pages of 2 MiB: {} of them split now; {} of before are dense and whole again",
+            large.hot, large.split, large.joined
+        )?;
+    }
     for why in &round.refused {
         writeln!(text, "refused    {why}")?;
     }

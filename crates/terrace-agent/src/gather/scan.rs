@@ -46,6 +46,10 @@ impl ScanBits {
 }
 
 impl AccessedBits for ScanBits {
+    fn name(&self) -> &'static str {
+        "SCAN"
+    }
+
     fn clear(&mut self, pid: u32, range: Range) -> Result<()> {
         self.scan(pid, range)
     }

@@ -1,12 +1,12 @@
 //! Hot base pages by accessed bits: accessed in two of three windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use terrace_core::gather::{Heat, WINDOWS};
+use terrace_core::gather::{BLOCK_PAGES, Heat, LargePage, WINDOWS};
 use terrace_core::ranges::Range;
-use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
+use terrace_proto::PAGE_SIZE;
 use terrace_sys::{HostRoot, PageRun, Pagemap};
 
 use super::hot::HotPages;
@@ -30,8 +30,18 @@ pub enum Seen {
     Large,
 }
 
-/// A source of accessed bits of base pages.
+/// A source of what was accessed, base page by base page.
 pub trait AccessedBits {
+    /// The source's name, for people.
+    fn name(&self) -> &'static str;
+    /// Waits for the end of a window.
+    ///
+    /// # Errors
+    /// If the source fails meanwhile.
+    fn wait(&mut self, window: Duration) -> Result<()> {
+        std::thread::sleep(window);
+        Ok(())
+    }
     /// Clears the bits of a range of a process's pages. A process that has ended is no failure.
     fn clear(&mut self, pid: u32, range: Range) -> Result<()>;
     /// Reads the bits, one for each page, and clears them. Nothing is read of a process that has ended.
@@ -43,6 +53,8 @@ struct Part {
     pid: u32,
     range: Range,
     heat: Vec<Heat>,
+    /// Of larger pages, by their address in units of 2 MiB.
+    large: BTreeMap<u64, Heat>,
 }
 
 /// Watches processes for three windows; `say` is told of each before it begins.
@@ -54,27 +66,25 @@ pub fn watch(
     bits: &mut dyn AccessedBits,
     pids: &[u32],
     window: Duration,
-    say: &dyn Fn(u32),
+    say: &mut dyn FnMut(u32) -> Result<()>,
 ) -> Result<HotPages> {
     let mut parts = parts(root, pids)?;
     let mut seen = Vec::new();
-    let mut huge = 0;
     for part in &parts {
         bits.clear(part.pid, part.range)?;
     }
     for number in 1..=WINDOWS {
-        say(number);
-        std::thread::sleep(window);
-        huge = 0;
+        say(number)?;
+        bits.wait(window)?;
         for part in &mut parts {
             seen.clear();
             bits.take(part.pid, part.range, &mut seen)?;
-            huge += take_in(part, &seen);
+            take_in(part, &seen);
         }
     }
     Ok(HotPages {
         pages: hot(&parts),
-        huge: huge / PAGES_PER_HUGE,
+        large: large(&parts),
     })
 }
 
@@ -100,6 +110,7 @@ fn parts(root: &HostRoot, pids: &[u32]) -> Result<Vec<Part>> {
                     pid,
                     range,
                     heat: vec![Heat::default(); usize::try_from(range.end - range.start)?],
+                    large: BTreeMap::new(),
                 });
             }
         }
@@ -128,16 +139,34 @@ fn joined(runs: &[PageRun]) -> Vec<Range> {
     ranges
 }
 
-/// Takes in a window; returns the accessed parts of larger pages.
-fn take_in(part: &mut Part, seen: &[Seen]) -> u64 {
-    let mut huge = 0;
-    for (at, heat) in part.heat.iter_mut().enumerate() {
+/// Takes in a window.
+fn take_in(part: &mut Part, seen: &[Seen]) {
+    let mut large = BTreeSet::new();
+    for (page, heat) in (part.range.start..).zip(&mut part.heat) {
         // An ended process has none.
+        let at = usize::try_from(page - part.range.start).unwrap_or(usize::MAX);
         let seen = seen.get(at).copied().unwrap_or(Seen::Not);
-        huge += u64::from(seen == Seen::Large);
         heat.push(seen == Seen::Accessed);
+        if seen == Seen::Large {
+            large.insert(page / u64::from(BLOCK_PAGES));
+        }
     }
-    huge
+    for block in &large {
+        part.large.entry(*block).or_default();
+    }
+    for (block, heat) in &mut part.large {
+        heat.push(large.contains(block));
+    }
+}
+
+/// Larger pages that are hot.
+fn large(parts: &[Part]) -> Vec<LargePage> {
+    let each = parts.iter().flat_map(|part| {
+        let hot = part.large.iter().filter(|(_, heat)| heat.is_hot());
+        hot.map(|(block, _)| (part.pid, *block))
+    });
+    // One may lie in two parts.
+    each.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn hot(parts: &[Part]) -> BTreeMap<u32, Vec<u64>> {
@@ -191,20 +220,23 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_larger_pages_are_counted_and_never_hot() {
+    fn larger_pages_are_hot_as_a_whole_and_their_parts_never() {
         let mut part = Part {
             pid: 7,
             range: Range {
-                start: 100,
-                end: 103,
+                start: 510,
+                end: 513,
             },
             heat: vec![Heat::default(); 3],
+            large: BTreeMap::new(),
         };
-        for _ in 0..2 {
-            let seen = [Seen::Accessed, Seen::Large, Seen::Not];
-            assert_eq!(take_in(&mut part, &seen), 1);
-        }
-        assert_eq!(take_in(&mut part, &[]), 0, "the process has ended");
-        assert_eq!(hot(&[part]), [(7, vec![100])].into());
+        take_in(&mut part, &[Seen::Accessed, Seen::Not, Seen::Large]);
+        assert_eq!(large(std::slice::from_ref(&part)), []);
+        take_in(&mut part, &[Seen::Accessed, Seen::Not, Seen::Large]);
+        take_in(&mut part, &[]);
+        assert_eq!(large(std::slice::from_ref(&part)), [(7, 1)]);
+        assert_eq!(hot(std::slice::from_ref(&part)), [(7, vec![510])].into());
+        take_in(&mut part, &[]);
+        assert_eq!(large(&[part]), [], "the process has ended");
     }
 }

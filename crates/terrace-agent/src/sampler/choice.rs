@@ -107,6 +107,13 @@ impl Samplers {
         self.news.take()
     }
 
+    /// Whether the source in use clears accessed bits, so that others of their readers miss accesses.
+    #[must_use]
+    pub fn clears_accessed_bits(&self) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|sampler| sampler.clears_accessed_bits())
+    }
+
     /// Stops sampling until [`Samplers::sample`] is called again.
     pub fn rest(&mut self) {
         if let Some(sampler) = &mut self.current
@@ -170,7 +177,10 @@ impl Samplers {
 }
 
 /// The PMU's samples, if it gives any and they are of the wanted kind.
-fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, SamplerError> {
+///
+/// # Errors
+/// If the PMU gives none, or of another kind.
+pub fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, SamplerError> {
     let found = pmu::choose(root);
     let recipe = found.recipe.ok_or(SamplerError(found.finding.found))?;
     let wanted = match choice {

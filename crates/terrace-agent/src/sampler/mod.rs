@@ -10,7 +10,7 @@ mod scan;
 
 use terrace_core::ranges::{Params, Range};
 
-pub use choice::Samplers;
+pub use choice::{Samplers, by_pmu};
 
 /// A process that is to be sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,11 @@ pub trait Sampler: Send {
 
     /// The tree's parameters that fit this source's counts.
     fn params(&self, vcpus: u32) -> Params;
+
+    /// Whether the source clears accessed bits.
+    fn clears_accessed_bits(&self) -> bool {
+        true
+    }
 
     /// Replaces the processes that are watched; those that stay keep what was learned.
     ///

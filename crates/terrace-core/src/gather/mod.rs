@@ -6,8 +6,12 @@
 
 mod heat;
 mod plan;
+mod rounds;
 mod skew;
+mod splits;
 
 pub use heat::{Heat, WINDOWS};
-pub use plan::{Cl, Limits, Plan, Worth};
+pub use plan::{Cl, Limits, Plan};
+pub use rounds::{Pace, Rounds, keep_cold};
 pub use skew::{BLOCK_PAGES, Skew};
+pub use splits::{LargePage, Splits};

@@ -4,9 +4,6 @@ use std::collections::BTreeSet;
 
 use super::skew::{BLOCK_PAGES, Skew};
 
-/// Rounds in a row that freed too little, after which gathering rests.
-const POOR_ROUNDS: u8 = 3;
-
 /// Limit of hot pages below which a block is emptied (GPAC §4.2: the consolidation limit, CL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cl {
@@ -87,48 +84,12 @@ impl Plan {
 
 impl Cl {
     /// Most hot pages of a block that is emptied.
-    fn most(self) -> u16 {
+    pub(super) fn most(self) -> u16 {
         match self {
             // (512 - k) / k >= gain
             Self::Auto { gain } => BLOCK_PAGES / gain.saturating_add(1),
             Self::Below(cl) => cl.saturating_sub(1).min(BLOCK_PAGES),
         }
-    }
-}
-
-/// Whether gathering still pays: it rests once three rounds in a row freed less than half of what was planned. What a round freed
-/// shows in the next one: hot pages may have gone elsewhere, or been taken back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Worth {
-    poor: u8,
-    /// Of the last round: blocks that it was to free, and blocks that were hot before.
-    last: Option<(u64, u64)>,
-}
-
-impl Worth {
-    /// Takes in the hot blocks at the beginning of a round.
-    pub fn look(&mut self, hot_blocks: u64) {
-        let Some((planned, before)) = self.last.take().filter(|(planned, _)| *planned > 0) else {
-            return;
-        };
-        let freed = before.saturating_sub(hot_blocks);
-        let is_poor = freed.saturating_mul(2) < planned;
-        self.poor = if is_poor {
-            self.poor.saturating_add(1)
-        } else {
-            0
-        };
-    }
-
-    /// Takes in a round's plan, and the hot blocks before it.
-    pub fn expect(&mut self, plan: &Plan, hot_blocks: u64) {
-        self.last = Some((plan.freed(), hot_blocks));
-    }
-
-    /// Whether it rests.
-    #[must_use]
-    pub fn rests(self) -> bool {
-        self.poor >= POOR_ROUNDS
     }
 }
 
@@ -203,28 +164,7 @@ mod tests {
         assert_eq!(plan(&[400, 400, 100], below(u16::MAX)).freed(), 1);
     }
 
-    #[test]
-    fn it_rests_after_three_poor_rounds_in_a_row() {
-        let mut worth = Worth::default();
-        let ten = plan(&[1; 11], PLENTY);
-        assert_eq!(ten.freed(), 10);
-        for (planned, freed, rests) in [
-            (&ten, 4, false),
-            (&ten, 4, false),
-            (&ten, 5, false),
-            (&ten, 4, false),
-            (&Plan::default(), 0, false),
-            (&ten, 0, false),
-            (&ten, 0, true),
-        ] {
-            worth.look(20);
-            worth.expect(planned, 20);
-            worth.look(20 - freed);
-            assert_eq!(worth.rests(), rests);
-        }
-    }
-
-    /// The plan by the words: all that qualifies, sorted, taken while it fits.
+    /// The plan in plain words: all that qualifies, sorted, taken while it fits.
     fn naive(hot: &BTreeMap<u64, (u64, bool)>, resting: &BTreeSet<u64>, limits: Limits) -> Plan {
         let mut all: Vec<(u64, u64)> = hot
             .iter()

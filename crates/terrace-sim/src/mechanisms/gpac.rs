@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use terrace_core::gather::{Cl, Heat, Limits, Plan, Skew, WINDOWS, Worth};
+use terrace_core::gather::{Cl, Heat, Limits, Plan, Rounds, Skew, WINDOWS, keep_cold};
 use terrace_proto::{PAGE_SIZE, TierId};
 
 use crate::base::number::{index, low};
@@ -39,7 +39,7 @@ pub struct Gatherer {
     room: VecDeque<u32>,
     /// Free frames elsewhere.
     left: Vec<u32>,
-    worth: Worth,
+    rounds: Rounds,
     /// Pages that were gathered.
     gathered: u64,
 }
@@ -56,7 +56,7 @@ impl Gatherer {
             targets: (spare.start / BLOCK..spare.end / BLOCK).collect(),
             room: spare.collect(),
             left: Vec::new(),
-            worth: Worth::default(),
+            rounds: Rounds::default(),
             gathered: 0,
         }
     }
@@ -94,8 +94,8 @@ impl Gatherer {
     /// Chooses blocks and moves their hot pages; returns the time that this takes, ps.
     fn round(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment) -> u64 {
         let skew = self.skew(&vm.space);
-        self.worth.look(skew.hot_blocks());
-        if self.worth.rests() {
+        self.rounds.begin(&skew);
+        if self.rounds.rests() {
             return 0;
         }
         let granted = vm.grant(memory.free);
@@ -112,8 +112,8 @@ impl Gatherer {
             pages: u64::MAX,
             room: self.room.len() as u64,
         };
-        let plan = Plan::new(&skew, &BTreeSet::new(), limits);
-        self.worth.expect(&plan, skew.hot_blocks());
+        let plan = self.rounds.plan(&skew, limits);
+        self.rounds.end(&plan, skew.hot_blocks());
         self.gather(&plan, &mut mover);
         let ps = mover.finish();
         vm.settle(granted, memory.free);
@@ -138,20 +138,32 @@ impl Gatherer {
 
     /// Pages in the targets that are not hot any more go to frames that hot ones left.
     fn send_back(&mut self, mover: &mut Mover) {
-        for (page, heat) in (0..).zip(&self.heat) {
-            let Some(frame) = mover.vm.space.guest.frame(page) else {
-                continue;
-            };
-            if heat.is_hot() || !self.targets.contains(&(frame / BLOCK)) {
-                continue;
-            }
-            let Some(to) = self.left.pop() else {
-                return;
+        let hot: Vec<u64> = (0..)
+            .zip(&self.heat)
+            .filter(|(_, heat)| heat.is_hot())
+            .map(|(page, _)| page)
+            .collect();
+        let mut cold = self.residents(&mover.vm.space);
+        keep_cold(&mut cold, &hot);
+        for page in cold.into_iter().map(low) {
+            let frame = mover.vm.space.guest.frame(page);
+            let (Some(frame), Some(to)) = (frame, self.left.pop()) else {
+                break;
             };
             mover.remap(page, frame, to);
             self.room.push_back(frame);
         }
         self.room.make_contiguous().sort_unstable();
+    }
+
+    /// Pages in the targets, ascending.
+    fn residents(&self, space: &Space) -> Vec<u64> {
+        let pages = 0..low(space.guest.pages());
+        let inside = |page: &u32| {
+            let frame = space.guest.frame(*page);
+            frame.is_some_and(|frame| self.targets.contains(&(frame / BLOCK)))
+        };
+        pages.filter(inside).map(u64::from).collect()
     }
 
     fn gather(&mut self, plan: &Plan, mover: &mut Mover) {

@@ -1,12 +1,12 @@
 //! The module's device, and its ioctls.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::abi;
+use crate::opener::{self, How};
 
 /// Error number of a call that fails as a whole.
 pub type Errno = i32;
@@ -42,11 +42,8 @@ pub struct Device(File);
 impl Device {
     /// Opens the device at a path.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        // Something else of this name, such as a pipe, must not block the caller.
-        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-        options.open(path).map(Self)
+        // Something else of this name, such as a pipe, does not block the caller.
+        opener::open(path, How::ReadWrite).map(Self)
     }
 
     fn ioctl<T>(&self, number: u64, argument: &mut T) -> Result<(), Errno> {

@@ -17,7 +17,7 @@ use crate::{HostRoot, SysError};
 pub use device::{Call, Calls, Device, Errno};
 
 /// The device below the root folder.
-const DEVICE: &str = "dev/terrace_guest";
+pub const DEVICE: &str = "dev/terrace_guest";
 const PAGE: u64 = 4096;
 /// The status of a page that the module did not get to; no error number.
 const NOT_ANSWERED: i32 = crate::NOT_ANSWERED;

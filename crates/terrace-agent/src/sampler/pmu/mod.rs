@@ -129,6 +129,10 @@ impl Sampler for Pmu {
         self.kind.name()
     }
 
+    fn clears_accessed_bits(&self) -> bool {
+        false
+    }
+
     /// The paper's parameters. For PEBS, they were found with its period and threshold. For IBS too: its period is
     /// chosen so that a busy CPU gives hundreds of samples per epoch, the order that τ_split is made for
     /// ([`recipe::IBS_PERIOD`](Recipe::ibs)).

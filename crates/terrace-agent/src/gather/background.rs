@@ -1,0 +1,150 @@
+//! Rounds beside `terrace-agent run`, as a process of their own: it may take much memory, it is the first that ends if memory
+//! is short, and it keeps capabilities that the agent drops.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, Result};
+
+use super::state::GatherStatus;
+
+/// Longest line that the process prints, bytes.
+const MAX_LINE: u64 = 1 << 20;
+
+/// The process, and what it last told.
+#[derive(Debug)]
+pub struct Background {
+    child: Mutex<Child>,
+    told: Arc<Mutex<GatherStatus>>,
+}
+
+impl Background {
+    /// Starts `terrace-agent gather`. To be called by the main thread: the process ends with it.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(config: Option<&Path>) -> Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["gather", "--report"]);
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
+        Self::of(&mut command)
+    }
+
+    fn of(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting terrace-agent gather")?;
+        let told = Arc::new(Mutex::new(GatherStatus::default()));
+        lock(&told).enter("starting", String::new());
+        if let Some(output) = child.stdout.take() {
+            let told = Arc::clone(&told);
+            std::thread::Builder::new()
+                .name("gather".into())
+                .spawn(move || listen(output, &told))?;
+        }
+        Ok(Self {
+            child: Mutex::new(child),
+            told,
+        })
+    }
+
+    /// Gathering as it is now.
+    #[must_use]
+    pub fn status(&self) -> GatherStatus {
+        let mut status = lock(&self.told).clone();
+        if let Ok(Some(ended)) = lock(&self.child).try_wait() {
+            let detail = format!(
+                "{ended}; it begins again with the agent. Its reason is in the agent's log"
+            );
+            status.enter("ended", detail);
+        }
+        status
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // The next round goes on with whatever is there.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn listen(output: ChildStdout, told: &Mutex<GatherStatus>) {
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = std::io::Read::take(&mut lines, MAX_LINE);
+        match limited.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        match serde_json::from_slice(&line) {
+            Ok(status) => *lock(told) = status,
+            Err(error) => tracing::debug!("a line of gathering's that is none: {error}"),
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn until(background: &Background, holds: impl Fn(&GatherStatus) -> bool) -> GatherStatus {
+        let start = Instant::now();
+        loop {
+            let status = background.status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{status:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn shell(script: &str) -> Background {
+        Background::of(Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn what_it_tells_last_is_its_status() {
+        let background = shell(
+            r#"echo 'not JSON'; echo '{"state":"watching","rounds":3,"other":1}'; exec sleep 600"#,
+        );
+        let status = until(&background, |status| status.rounds > 0);
+        assert_eq!((status.state.as_str(), status.rounds), ("watching", 3));
+    }
+
+    #[test]
+    fn its_end_is_seen() {
+        let background = shell(r#"echo '{"state":"resting","rounds":7}'; exit 3"#);
+        let status = until(&background, |status| {
+            status.state == "ended" && status.rounds > 0
+        });
+        assert!(
+            status.detail.contains("exit status: 3"),
+            "{}",
+            status.detail
+        );
+    }
+
+    #[test]
+    fn lines_without_an_end_take_no_memory() {
+        let background = shell("head -c 5000000 /dev/zero; echo; echo '{\"rounds\":1}'");
+        until(&background, |status| status.rounds == 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! The source of hot base pages: the first that works.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use terrace_core::gather::WINDOWS;
+use terrace_sys::HostRoot;
+use terrace_sys::guest_module::GuestModule;
+
+use super::bits;
+use super::hot::{HotPages, read_list};
+use super::idle::IdleBits;
+use super::samples::Samples;
+use super::scan::ScanBits;
+use super::watch::{AccessedBits, watch};
+use crate::config::{Config, SamplerChoice};
+use crate::processes;
+use crate::sampler::by_pmu;
+
+/// A source of hot base pages.
+pub enum Source<'a> {
+    /// A list of another tool's.
+    List(&'a Path),
+    /// What is accessed in windows.
+    Windows(Box<dyn AccessedBits>),
+}
+
+impl<'a> Source<'a> {
+    /// A list, if there is one; else the guest module's SCAN, idle-page tracking, or the PMU's samples. DAMON's regions are too
+    /// coarse.
+    ///
+    /// # Errors
+    /// If nothing works: the reason of each.
+    pub fn choose(root: &HostRoot, config: &Config, list: Option<&'a Path>) -> Result<Self> {
+        if let Some(list) = list {
+            return Ok(Self::List(list));
+        }
+        let no_scan = match scan(root, config) {
+            Ok(scan) => return Ok(Self::Windows(Box::new(scan))),
+            Err(error) => error,
+        };
+        if let Some(idle) = IdleBits::open(root)? {
+            return Ok(Self::Windows(Box::new(idle)));
+        }
+        match by_pmu(root, SamplerChoice::Auto) {
+            Ok(pmu) => Ok(Self::Windows(Box::new(Samples::new(pmu)))),
+            Err(no_pmu) => bail!(
+                "no source of hot base pages: {no_scan:#}; this kernel has no idle-page tracking (CONFIG_IDLE_PAGE_TRACKING); \
+                 {no_pmu}. Load the module, or name a list (--pages FILE)"
+            ),
+        }
+    }
+
+    /// The source's name, for people.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::List(_) => "a list",
+            Self::Windows(bits) => bits.name(),
+        }
+    }
+
+    /// The hot pages. `say` is told what is waited for.
+    ///
+    /// # Errors
+    /// If the source fails, or no process is selected.
+    pub fn hot_pages(
+        self,
+        root: &HostRoot,
+        config: &Config,
+        say: &mut dyn FnMut(String) -> Result<()>,
+    ) -> Result<HotPages> {
+        let mut bits = match self {
+            Self::List(list) => return read_list(list),
+            Self::Windows(bits) => bits,
+        };
+        let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
+        let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
+        ensure!(
+            !pids.is_empty(),
+            "no process that the configuration selects has {} or more",
+            bytesize::ByteSize(config.following.wanted.min_bytes)
+        );
+        let _held = bits::hold(root)?;
+        let window = config.gather.window;
+        watch(root, bits.as_mut(), &pids, window, &mut |number| {
+            say(format!(
+                "window {number} of {WINDOWS} ({} s), {} processes",
+                window.as_secs(),
+                pids.len()
+            ))
+        })
+    }
+}
+
+fn scan(root: &HostRoot, config: &Config) -> Result<ScanBits> {
+    ensure!(
+        config.module,
+        "module = false switches the guest module off"
+    );
+    let module = GuestModule::open(root).map_err(|error| anyhow!(error))?;
+    ScanBits::new(module)
+}

@@ -1,0 +1,269 @@
+//! A process of its own that opens what takes `CAP_SYS_ADMIN`: `/proc/PID/pagemap`, whose frame numbers the kernel shows to
+//! nobody else, and the guest module's device.
+//!
+//! The rest of the program drops that capability. It sends the number of a process and is given a descriptor. The process opens
+//! nothing else, reads nothing of what it opens, and ends with its parent.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use terrace_sys::guest_module::DEVICE;
+use terrace_sys::opener::{self, Ask, Given, How, Itself, Opener};
+use terrace_sys::sandbox::CallFilter;
+use terrace_sys::{
+    Capability, die_with_parent, keep_only, no_new_privileges, not_dumpable, receive_with_fds,
+    send_with_fds,
+};
+
+/// The subcommand by which this program becomes the process.
+pub const COMMAND: &str = "opener";
+/// Capabilities of the process: frame numbers and the device, and processes of other users.
+const CAPABILITIES: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
+/// Time limit of an answer. The kernel may wait for a process that starts another program.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file that the process opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// `/proc/PID/pagemap`.
+    Pagemap(u32),
+    /// The guest module's device.
+    Module,
+}
+
+/// Bytes of a request: what, and the process's number.
+const REQUEST: usize = 5;
+
+impl Wanted {
+    /// The file that a request of this program asks for, if it is one of these.
+    fn of(ask: &Ask) -> Option<Self> {
+        let Ask::Open(path, how) = ask else {
+            return None;
+        };
+        if *how == How::ReadWrite && *path == Path::new("/").join(DEVICE) {
+            return Some(Self::Module);
+        }
+        let pid = path.to_str()?.strip_prefix("/proc/")?;
+        let pid = pid.strip_suffix("/pagemap")?.parse().ok()?;
+        (*how == How::Read).then_some(Self::Pagemap(pid))
+    }
+
+    fn bytes(self) -> [u8; REQUEST] {
+        let (kind, pid) = match self {
+            Self::Pagemap(pid) => (0, pid),
+            Self::Module => (1, 0),
+        };
+        let [a, b, c, d] = pid.to_ne_bytes();
+        [kind, a, b, c, d]
+    }
+
+    fn parse([kind, pid @ ..]: [u8; REQUEST]) -> Option<Self> {
+        match (kind, u32::from_ne_bytes(pid)) {
+            (0, pid) => Some(Self::Pagemap(pid)),
+            (1, 0) => Some(Self::Module),
+            _ => None,
+        }
+    }
+
+    fn open(self) -> io::Result<File> {
+        let (path, how) = match self {
+            Self::Pagemap(pid) => (PathBuf::from(format!("/proc/{pid}/pagemap")), How::Read),
+            Self::Module => (Path::new("/").join(DEVICE), How::ReadWrite),
+        };
+        opener::open(&path, how)
+    }
+}
+
+/// The process, and the way to it.
+#[derive(Debug)]
+pub struct OpenerProcess {
+    socket: Mutex<UnixStream>,
+    child: Mutex<Child>,
+}
+
+impl OpenerProcess {
+    /// Starts it, with the capabilities that this process has, and has the calling thread open by it.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start() -> Result<()> {
+        let (socket, theirs) = UnixStream::pair()?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let child = Command::new("/proc/self/exe")
+            .arg(COMMAND)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting the process that opens files")?;
+        opener::open_by(Arc::new(Self {
+            socket: Mutex::new(socket),
+            child: Mutex::new(child),
+        }));
+        Ok(())
+    }
+}
+
+impl Opener for OpenerProcess {
+    fn ask(&self, ask: Ask) -> io::Result<Given> {
+        let Some(wanted) = Wanted::of(&ask) else {
+            return Itself.ask(ask);
+        };
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = request(&socket, wanted);
+        if given.is_none() {
+            // An answer that comes late would be taken for the next one's.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        given
+            .unwrap_or_else(|| {
+                Err(io::Error::other(
+                    "the process that opens files does not answer",
+                ))
+            })
+            .map(Given::Descriptor)
+    }
+}
+
+impl Drop for OpenerProcess {
+    fn drop(&mut self) {
+        let socket = self
+            .socket
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Asks for a file. `None`: there is no answer, and none will be.
+fn request(mut socket: &UnixStream, wanted: Wanted) -> Option<io::Result<OwnedFd>> {
+    socket.write_all(&wanted.bytes()).ok()?;
+    let mut errno = [0; 4];
+    let (read, mut descriptors) = receive_with_fds(socket, &mut errno).ok()?;
+    if read < errno.len() {
+        return None;
+    }
+    match i32::from_ne_bytes(errno) {
+        0 => descriptors.pop().map(Ok),
+        errno => Some(Err(io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// Opens what is asked for on standard input, until its other end is closed.
+///
+/// # Errors
+/// If this process cannot be confined, or the socket fails.
+pub fn serve() -> Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    die_with_parent()?;
+    not_dumpable()?;
+    no_new_privileges()?;
+    keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
+    let mut filter = CallFilter::default();
+    filter.allow(&CALLS);
+    filter.kill_others_on_all_threads()?;
+    answer(&UnixStream::from(socket))
+}
+
+/// Calls on the socket and on files, on memory, and ending.
+const CALLS: [libc::c_long; 17] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+fn answer(mut socket: &UnixStream) -> Result<()> {
+    let mut bytes = [0; REQUEST];
+    loop {
+        match socket.read_exact(&mut bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let wanted = Wanted::parse(bytes).context("a request that is none")?;
+        match wanted.open() {
+            Ok(file) => send_with_fds(socket, &0_i32.to_ne_bytes(), &[file.as_fd()])?,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                send_with_fds(socket, &errno.to_ne_bytes(), &[])?
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &str, how: How) -> Option<Wanted> {
+        Wanted::of(&Ask::Open(path.into(), how))
+    }
+
+    #[test]
+    fn it_opens_pagemaps_and_the_device_alone() {
+        assert_eq!(open("/proc/7/pagemap", How::Read), Some(Wanted::Pagemap(7)));
+        assert_eq!(
+            open("/dev/terrace_guest", How::ReadWrite),
+            Some(Wanted::Module)
+        );
+        for other in [
+            open("/proc/7/pagemap", How::ReadWrite),
+            open("/proc/7/mem", How::Read),
+            open("/proc/self/pagemap", How::Read),
+            open("/proc/7/task/7/pagemap", How::Read),
+            open("/elsewhere/proc/7/pagemap", How::Read),
+            open("/proc/../etc/shadow", How::Read),
+            Wanted::of(&Ask::Link("/proc/7/pagemap".into())),
+        ] {
+            assert_eq!(other, None);
+        }
+        for wanted in [Wanted::Pagemap(u32::MAX), Wanted::Module] {
+            assert_eq!(Wanted::parse(wanted.bytes()), Some(wanted));
+        }
+        assert_eq!(Wanted::parse([2, 0, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn answers_are_files_or_the_kernels_errors() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = std::thread::spawn(move || answer(&theirs));
+        let me = request(&ours, Wanted::Pagemap(std::process::id())).unwrap();
+        assert!(File::from(me.unwrap()).metadata().unwrap().is_file());
+        let gone = request(&ours, Wanted::Pagemap(u32::MAX)).unwrap();
+        assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        ours.shutdown(std::net::Shutdown::Both).unwrap();
+        server.join().unwrap().unwrap();
+        assert!(request(&ours, Wanted::Module).is_none(), "nobody answers");
+    }
+
+    #[test]
+    fn a_request_that_is_none_ends_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = std::thread::spawn(move || answer(&theirs));
+        (&ours).write_all(&[9; REQUEST]).unwrap();
+        assert!(server.join().unwrap().is_err());
+    }
+}
