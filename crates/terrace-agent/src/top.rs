@@ -114,8 +114,11 @@ fn gathering(text: &mut String, gather: &GatherStatus) -> std::fmt::Result {
     };
     writeln!(
         text,
-        "         {} rounds by {} and the {}: {} together, {} home; hot blocks {} before, {} after",
-        gather.rounds,
+        "         {} by {} and the {}: {} together, {} home; hot blocks {} before, {} after",
+        match gather.rounds {
+            1 => "1 round".to_owned(),
+            rounds => format!("{rounds} rounds"),
+        },
         gather.heat,
         last.way,
         pages(gather.moved_pages),
@@ -277,7 +280,7 @@ mod tests {
         let text = frame(&status);
         for part in [
             "gather   resting (60 s)",
-            "1 rounds by SCAN and the node: 1.5 MiB together, 0 B home; hot blocks 96 before, 2 after",
+            "1 round by SCAN and the node: 1.5 MiB together, 0 B home; hot blocks 96 before, 2 after",
             "stay: 12 of files or shared, 4 pinned or refused",
             "refused: process 7: no",
         ] {

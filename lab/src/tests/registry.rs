@@ -43,6 +43,7 @@ fn suites() -> impl Iterator<Item = Suite> {
         Suite::of(module::TESTS),
         Suite::of(module::HARDWARE_TESTS),
         Suite::of(module::GATHER_FAULTS),
+        Suite::of(module::GATHER_ROUNDS),
     ]
     .into_iter()
     .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))

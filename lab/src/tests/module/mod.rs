@@ -78,6 +78,9 @@ pub const HARDWARE_TESTS: &[Test] = hardware::TESTS;
 /// Tests of what may go wrong while pages are gathered.
 pub const GATHER_FAULTS: &[Test] = gather::FAULTS;
 
+/// Tests of gathering beside the agent, and of the guest's larger pages.
+pub const GATHER_ROUNDS: &[Test] = gather::ROUNDS;
+
 /// The tests that take minutes.
 pub const LONG_TESTS: &[Test] = &[
     Test::on_guest("the_guest_module_under_ten_minutes_of_stress", || {

@@ -2,6 +2,7 @@
 //! in blocks of their own node by the guest module.
 
 mod faults;
+mod rounds;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -38,6 +39,8 @@ fn sparse() -> HotSet {
 
 /// Faults while pages are gathered.
 pub const FAULTS: &[Test] = faults::TESTS;
+/// Rounds beside the agent, and larger pages.
+pub const ROUNDS: &[Test] = rounds::TESTS;
 
 /// By the node, with a list of hot pages and no module; then with the module's SCAN; then by the module alone.
 pub fn gather(kernel: &Kernel) -> Result<()> {
