@@ -160,8 +160,8 @@ fn for_gathering() -> Result<HostRoot> {
     Ok(HostRoot::default())
 }
 
-fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
-    let config = Config::read(file)?;
+/// Has the agent's log go to standard error.
+fn log_to_stderr() {
     // A reader of the log that goes away must not end the agent.
     // SAFETY: no other thread runs yet, and ignoring SIGPIPE touches no memory of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -173,6 +173,11 @@ fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+}
+
+fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
+    let config = Config::read(file)?;
+    log_to_stderr();
     no_new_privileges()?;
     let root = HostRoot::default();
     // Opening its device takes a capability that is dropped now; using it takes none.

@@ -13,11 +13,11 @@ use super::state::GatherStatus;
 /// Longest line that the process prints, bytes.
 const MAX_LINE: u64 = 1 << 20;
 
-/// The process, and what it last told.
+/// The process, and its latest status.
 #[derive(Debug)]
 pub struct Background {
     child: Mutex<Child>,
-    told: Arc<Mutex<GatherStatus>>,
+    latest: Arc<Mutex<GatherStatus>>,
 }
 
 impl Background {
@@ -40,24 +40,24 @@ impl Background {
             .stdout(Stdio::piped())
             .spawn()
             .context("starting terrace-agent gather")?;
-        let told = Arc::new(Mutex::new(GatherStatus::default()));
-        lock(&told).enter("starting", String::new());
+        let latest = Arc::new(Mutex::new(GatherStatus::default()));
+        lock(&latest).enter("starting", String::new());
         if let Some(output) = child.stdout.take() {
-            let told = Arc::clone(&told);
+            let latest = Arc::clone(&latest);
             std::thread::Builder::new()
                 .name("gather".into())
-                .spawn(move || listen(output, &told))?;
+                .spawn(move || listen(output, &latest))?;
         }
         Ok(Self {
             child: Mutex::new(child),
-            told,
+            latest,
         })
     }
 
     /// Gathering as it is now.
     #[must_use]
     pub fn status(&self) -> GatherStatus {
-        let mut status = lock(&self.told).clone();
+        let mut status = lock(&self.latest).clone();
         if let Ok(Some(ended)) = lock(&self.child).try_wait() {
             let detail = format!(
                 "{ended}; it begins again with the agent. Its reason is in the agent's log"
@@ -77,7 +77,7 @@ impl Drop for Background {
     }
 }
 
-fn listen(output: ChildStdout, told: &Mutex<GatherStatus>) {
+fn listen(output: ChildStdout, latest: &Mutex<GatherStatus>) {
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
     loop {
@@ -88,7 +88,7 @@ fn listen(output: ChildStdout, told: &Mutex<GatherStatus>) {
             Ok(_) => {}
         }
         match serde_json::from_slice(&line) {
-            Ok(status) => *lock(told) = status,
+            Ok(status) => *lock(latest) = status,
             Err(error) => tracing::debug!("a line of gathering's that is none: {error}"),
         }
     }
