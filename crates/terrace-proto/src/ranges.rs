@@ -97,6 +97,8 @@ pub enum RangesEvent {
     Surveyed(Surveyed),
     /// The outcome of a move.
     Migrated(MigrationOutcome),
+    /// Pages that the host named, to be moved now: it counted their accesses.
+    Named(Named),
 }
 
 /// One thing that the controller wants done, each answered by an event before the next one comes. New kinds are
@@ -230,6 +232,15 @@ pub struct Side {
     pub process: u32,
     /// The pages; each run's node is their present one.
     pub pieces: Vec<PieceRun>,
+}
+
+/// Pages that are to change tiers because somebody named them.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Named {
+    /// To the first tier, most urgent first.
+    pub up: Vec<Side>,
+    /// Out of it, coldest first.
+    pub down: Vec<Side>,
 }
 
 /// The location of a piece after a move, by the kernel's word.

@@ -13,11 +13,15 @@
 //! An epoch: the trees take the samples in; what is free is asked for; ranges are ranked and a plan is made; the
 //! extents that its pages are in are asked about, and pages change places in batches; what is left of the CPU's share
 //! surveys other extents; the trees forget.
+//!
+//! Pages that the host names (coordinated mode) change places by the same exchange and the same limits, without a ranking:
+//! that is an epoch of its own, without surveys.
 
 mod config;
 pub mod exchange;
 pub mod extents;
 pub mod free;
+mod named;
 mod pick;
 pub mod piece;
 pub mod plan;
@@ -28,7 +32,7 @@ pub mod tree;
 use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::ranges::{
-    EpochSummary, Exchanged, Mappings, Migration, MigrationOutcome, NodeFree, RangesAction,
+    EpochSummary, Exchanged, Mappings, Migration, MigrationOutcome, Named, NodeFree, RangesAction,
     RangesBudget, RangesEvent, Side, Survey, Surveyed, Swap,
 };
 use terrace_proto::{PAGE_SIZE, Tick, TierId};
@@ -77,6 +81,8 @@ enum Phase {
     Sampling,
     /// Free memory was asked for.
     Reading,
+    /// Free memory was asked for, to move pages that were named.
+    Naming(Named),
     /// Pages are chosen.
     Picking(Box<Pick>),
     /// Pages change places.
@@ -93,6 +99,8 @@ struct Exchanging {
     tried: BTreeMap<(u32, u64), (usize, usize)>,
     /// Text, data or stacks are among them.
     pinned: bool,
+    /// The pages were named.
+    named: bool,
 }
 
 impl Ranges {
@@ -147,9 +155,16 @@ impl Ranges {
                 }
             }
             RangesEvent::EpochEnded => self.epoch_ended(),
-            RangesEvent::Free(nodes) => self.place(&nodes),
+            RangesEvent::Free(nodes) => match std::mem::take(&mut self.phase) {
+                Phase::Naming(named) => self.exchange_named(&named, &nodes),
+                phase => {
+                    self.phase = phase;
+                    self.place(&nodes);
+                }
+            },
             RangesEvent::Surveyed(answer) => self.surveyed(&answer),
             RangesEvent::Migrated(answer) => self.migrated(&answer),
+            RangesEvent::Named(named) => self.named(named),
         }
     }
 
@@ -306,6 +321,7 @@ impl Ranges {
             exchange: exchange.unbalanced(picked.into_free, picked.more_down),
             tried,
             pinned: picked.pinned > 0,
+            named: false,
         }));
     }
 
@@ -324,7 +340,9 @@ impl Ranges {
             self.phase = Phase::Exchanging(exchanging);
             return;
         }
-        self.forget_pinned(!exchanging.pinned);
+        if !exchanging.named {
+            self.forget_pinned(!exchanging.pinned);
+        }
         for ((process, page), (tried, failed)) in exchanging.tried {
             let program = self.programs.get_mut(&process).filter(|_| failed > 0);
             if let Some(program) = program
@@ -342,6 +360,9 @@ impl Ranges {
         let moved = exchanged.promoted + exchanged.demoted;
         self.allowance = self.allowance.saturating_sub(moved);
         self.exchanged = Some(exchanged);
+        if exchanging.named {
+            return self.over(0);
+        }
         self.refresh();
     }
 
@@ -404,13 +425,18 @@ impl Ranges {
         for program in self.programs.values_mut() {
             program.tree.decay();
         }
+        self.over(refresh.surveys);
+    }
+
+    /// Ends the epoch.
+    fn over(&mut self, surveys: u64) {
         self.phase = Phase::Sampling;
         self.actions
             .push_back(RangesAction::EpochOver(EpochSummary {
                 epoch: self.epoch,
                 ranges: self.ranked.len() as u64,
                 fitting: self.fits as u64,
-                surveys: refresh.surveys,
+                surveys,
                 exchanged: self.exchanged.take(),
             }));
     }

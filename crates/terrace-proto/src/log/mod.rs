@@ -78,6 +78,7 @@ impl RangesRecord {
                 RangesEvent::Free(e) => body(RANGES_EVENT + 6, e),
                 RangesEvent::Surveyed(e) => body(RANGES_EVENT + 7, e),
                 RangesEvent::Migrated(e) => body(RANGES_EVENT + 8, e),
+                RangesEvent::Named(e) => body(RANGES_EVENT + 9, e),
             },
             Self::Action(action) => match action {
                 RangesAction::ReadFree => body(RANGES_ACTION, &()),
@@ -105,6 +106,7 @@ impl RangesRecord {
             0x306 => event(of(b).map(RangesEvent::Free)),
             0x307 => event(of(b).map(RangesEvent::Surveyed)),
             0x308 => event(of(b).map(RangesEvent::Migrated)),
+            0x309 => event(of(b).map(RangesEvent::Named)),
             RANGES_ACTION => action(of(b).map(|()| RangesAction::ReadFree)),
             0x401 => action(of(b).map(RangesAction::Survey)),
             0x402 => action(of(b).map(RangesAction::Migrate)),

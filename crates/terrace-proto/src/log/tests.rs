@@ -116,6 +116,13 @@ fn a_log_of_ranges_is_read_back() {
             states: vec![(3, PieceState::Busy)],
             refusal: Some(KernelRefusal::NoMemory),
         }),
+        RangesEvent::Named(Named {
+            up: vec![Side {
+                process: 7,
+                pieces: vec![run],
+            }],
+            down: Vec::new(),
+        }),
     ];
     let start = Start {
         version: "0.1.0".into(),
