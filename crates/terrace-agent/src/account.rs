@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use terrace_proto::ranges::{EpochSummary, Exchanged, Stopped, Swap};
 
+use crate::frames::NotMoved;
 use crate::journal::Journal;
 use crate::programs::Programs;
 use crate::sampler::Drained;
@@ -27,8 +28,10 @@ pub struct Totals {
     pub malformed_samples: u64,
     /// Epochs since a page last moved.
     pub quiet_epochs: u32,
+    /// Frames that the host named and the agent moved.
+    pub frames_taken: u64,
     /// Frames that the host named and the agent left in place.
-    pub frames_refused: u64,
+    pub frames_refused: NotMoved,
 }
 
 /// The outcome of the epochs so far.
@@ -65,6 +68,26 @@ impl Account {
         if let Some(text) = refused {
             self.record_refusal(swap.up.process, text.clone());
             self.record_refusal(swap.down.process, text);
+        }
+    }
+
+    /// Takes in what came of frames that the host named: how many moved, and why others did not. Pages of managed processes may lie
+    /// beyond the frames that are covered.
+    pub fn named(&mut self, epoch: u32, taken: u64, left: NotMoved, uncovered: u64) {
+        self.totals.frames_taken += taken;
+        self.totals.frames_refused.add(left);
+        if uncovered > 0 {
+            let text = format!(
+                "{uncovered} pages lie beyond the memory that is looked up: if the host names them they stay"
+            );
+            self.journal.tell_once(epoch, text);
+        }
+        if left.all() > taken {
+            self.journal.tell_once(
+                epoch,
+                "most pages that the host names stay: `terrace-agent status` has the reasons"
+                    .into(),
+            );
         }
     }
 

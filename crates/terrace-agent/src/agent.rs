@@ -15,9 +15,10 @@ use terrace_proto::ranges::{RangeSample, RangesAction, RangesBudget, RangesEvent
 use terrace_sys::{HostRoot, Pages};
 
 use crate::account::Account;
-use crate::channel::{HostLink, Instructions};
+use crate::channel::{FrameRequests, HostLink, Instructions, guest_memory_end};
 use crate::config::Config;
 use crate::controller::Controller;
+use crate::frames::{self, Frames};
 use crate::gather::{self, Background};
 use crate::host::Host;
 use crate::kernel;
@@ -43,6 +44,7 @@ pub struct Agent {
     controller: Controller,
     account: Account,
     host: Host,
+    frames: Frames,
     gathering: Option<Background>,
     /// Rounds of gathering that the journal has.
     rounds: u64,
@@ -63,6 +65,7 @@ impl Agent {
         let vcpus = u32::try_from(vcpus).unwrap_or(1);
         let params = config.params(samplers.params(vcpus));
         let no_swaps = pages.swaps().err();
+        let frames = Frames::new(root.clone(), guest_memory_end(&root));
         let ranges = RangesConfig {
             epoch_ms: u32::try_from(config.sampling.epoch.as_millis()).unwrap_or(u32::MAX),
             moves: config.moves,
@@ -81,6 +84,7 @@ impl Agent {
             room,
             pages,
             samplers,
+            frames,
             gathering: None,
             rounds: 0,
             vcpus,
@@ -111,6 +115,9 @@ impl Agent {
     /// Runs one epoch.
     pub fn step(&mut self) {
         self.follow_gathering();
+        if self.host.names() {
+            self.follow_programs();
+        }
         let gathers =
             || self.samplers.clears_accessed_bits() && gather::accessed_bits_are_held(&self.root);
         if self.host.rests() || gathers() {
@@ -239,6 +246,35 @@ impl Agent {
         if let Some(budgets) = self.host.follow(instructions, epoch, &mut self.account) {
             self.tell(RangesEvent::Budget(budget(budgets)));
         }
+        let frames = self.host.take_frames();
+        if !self.host.names() {
+            self.frames.forget();
+            self.account.totals.frames_refused.left += frames.len();
+        } else if !frames.is_empty() {
+            self.move_named(&frames);
+        }
+    }
+
+    /// Moves what the host named, as far as managed processes have it.
+    fn move_named(&mut self, frames: &FrameRequests) {
+        let targets = self.programs.targets();
+        let percent = self.host.instructions().budgets.cpu_percent();
+        self.frames
+            .refresh(self.controller.now(), &targets, percent);
+        let located = self.frames.locate(frames, self.pages.as_ref());
+        let (named, mut left) = (located.named, located.not_moved);
+        let pieces = frames::count(&named);
+        if pieces > 0 {
+            self.tell(RangesEvent::Named(named.clone()));
+        }
+        let arrived = frames::arrived(&named, &self.room.tiers(), self.pages.as_ref());
+        left.left += pieces.saturating_sub(arrived);
+        self.account.named(
+            self.controller.epoch(),
+            arrived,
+            left,
+            self.frames.index().pages().1,
+        );
     }
 
     /// The agent as it is now.

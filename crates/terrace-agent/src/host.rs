@@ -36,10 +36,22 @@ impl Host {
         &self.channel
     }
 
-    /// Whether the agent neither samples nor moves: it is paused or off, or the host counts accesses itself.
+    /// Whether the agent neither samples nor moves by itself: it is paused or off, or the host counts accesses.
     #[must_use]
     pub fn rests(&self) -> bool {
         self.instructions.paused || self.instructions.mode != Mode::Guest
+    }
+
+    /// Whether the agent moves what the host names.
+    #[must_use]
+    pub fn names(&self) -> bool {
+        !self.instructions.paused && self.instructions.mode == Mode::Coordinated
+    }
+
+    /// The frames that the host named since the last call.
+    #[must_use]
+    pub fn take_frames(&mut self) -> FrameRequests {
+        std::mem::take(&mut self.instructions.frames)
     }
 
     /// Takes in instructions. Returns the budgets if they changed.
@@ -50,16 +62,6 @@ impl Host {
         epoch: u32,
         account: &mut Account,
     ) -> Option<Budgets> {
-        let frames = instructions.frames.promote.len() + instructions.frames.demote.len();
-        if frames > 0 {
-            account.totals.frames_refused += frames as u64;
-            account.journal.tell_once(
-                epoch,
-                "the host names frames, which this agent cannot move: they stay where they are (moving by \
-                 frame needs a module in the guest's kernel)"
-                    .into(),
-            );
-        }
         if instructions.mode != self.instructions.mode
             || instructions.paused != self.instructions.paused
         {

@@ -14,6 +14,7 @@ pub mod channel;
 pub mod config;
 pub mod controller;
 pub mod doctor;
+pub mod frames;
 pub mod gather;
 pub mod gathering;
 pub mod host;

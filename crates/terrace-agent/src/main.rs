@@ -187,6 +187,10 @@ fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
         true => Some(Background::start(file)?),
         false => None,
     };
+    if config.port.is_some() {
+        // A host may name frames.
+        opener::OpenerProcess::start()?;
+    }
     keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let room = Room::read(root.clone(), &config.tiers, config.gather.node)
         .context("reading this machine's memory tiers")?;

@@ -104,8 +104,8 @@ pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
         mode: instructions.mode,
         paused: instructions.paused,
         budgets: instructions.budgets,
-        frames_taken: 0,
-        frames_refused: totals.frames_refused,
+        frames_taken: totals.frames_taken,
+        frames_refused: totals.frames_refused.all(),
         swap: swap(root),
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_sys::listen_at;
 
+use crate::frames::NotMoved;
 use crate::gather::GatherStatus;
 
 /// Time limit of a client, and of waiting for an answer.
@@ -43,6 +44,10 @@ pub struct Status {
     pub swapped_pages: u64,
     /// The reason why pages cannot be exchanged in place; empty if they can.
     pub no_swaps: String,
+    /// Frames that the host named and the agent moved (coordinated mode).
+    pub frames_taken: u64,
+    /// Frames that the host named and that stay, by the reason.
+    pub frames_refused: NotMoved,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
     /// Records that made no sense.

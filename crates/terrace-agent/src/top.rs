@@ -84,6 +84,14 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
             detail => format!(" ({detail})"),
         }
     )?;
+    if status.frames_taken + status.frames_refused.all() > 0 {
+        let stay = status.frames_refused;
+        writeln!(
+            text,
+            "named    {} frames moved for the host; {} of no managed process, {} gone by then, {} left or without room",
+            status.frames_taken, stay.unknown, stay.stale, stay.left
+        )?;
+    }
     gathering(text, &status.gather)?;
     for tier in &status.tiers {
         let used = tier.total_bytes.saturating_sub(tier.free_bytes);

@@ -57,6 +57,8 @@ impl AgentParts<'_> {
             failed_pages: totals.failed_pages,
             swapped_pages: totals.swapped_pages,
             no_swaps: self.account.no_swaps.clone().unwrap_or_default(),
+            frames_taken: totals.frames_taken,
+            frames_refused: totals.frames_refused,
             lost_samples: totals.lost_samples,
             malformed_samples: totals.malformed_samples,
             cpu_ns: cost.cpu_ns,

@@ -17,6 +17,20 @@ pub struct FrameRequests {
     pub demote: Vec<Gfn>,
 }
 
+impl FrameRequests {
+    /// Number of the pages.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        (self.promote.len() + self.demote.len()) as u64
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Frames of the host's latest decision that wait to be taken.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
@@ -59,6 +73,6 @@ impl Waiting {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.frames.promote.len() + self.frames.demote.len()
+        self.named.len()
     }
 }

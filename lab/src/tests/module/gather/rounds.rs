@@ -50,7 +50,11 @@ fn beside() -> Result<()> {
         .filter(admin)
         .map(|it| it.0.as_str())
         .collect();
-    ensure!(running.len() == 3 && with == ["opener"], "{running:x?}");
+    // One opens files for the agent, in case that the host names frames, and one for gathering.
+    ensure!(
+        running.len() == 4 && with == ["opener", "opener"],
+        "{running:x?}"
+    );
     let other = guest.run(
         &format!("terrace-agent gather --once --config {FILE}"),
         crate::control::agent::PATIENCE,

@@ -1,0 +1,380 @@
+//! Frames that the host names, moved by the guest (coordinated mode; HMvisor §3.2.2).
+//!
+//! Responsible for: which page of which managed process lies in a frame ([`index`]), and looking again right before
+//! pages move, so that an old entry moves at most a page that was not named. It leaves to others: how many move, and in which order
+//! (`terrace_core::ranges`), and the host's messages.
+
+mod index;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use terrace_core::ranges::piece;
+use terrace_proto::Tick;
+use terrace_proto::ranges::{Named, PieceRun, Side};
+use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE};
+use terrace_sys::{HostRoot, Pagemap, Pages, thread_cpu_time};
+
+use crate::channel::FrameRequests;
+use crate::sampler::Target;
+pub use index::{Index, Place};
+
+/// Frames that were not moved, by the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotMoved {
+    /// No managed process has them: page cache, the kernel's, others', free.
+    pub unknown: u64,
+    /// The process has another page there by now, or none.
+    pub stale: u64,
+    /// The kernel left them where they were, or there was no room.
+    pub left: u64,
+}
+
+impl NotMoved {
+    /// All of them.
+    #[must_use]
+    pub fn all(self) -> u64 {
+        self.unknown + self.stale + self.left
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, more: Self) {
+        self.unknown += more.unknown;
+        self.stale += more.stale;
+        self.left += more.left;
+    }
+}
+
+/// Named frames that lie in pages of managed processes.
+#[derive(Debug, Default)]
+pub struct Located {
+    /// The pages for the controller.
+    pub named: Named,
+    /// The frames for which there is none.
+    pub not_moved: NotMoved,
+}
+
+/// The frames of managed processes.
+pub struct Frames {
+    root: HostRoot,
+    /// The end of this guest's memory.
+    memory_end: Gfn,
+    index: Index,
+    /// From when on the index may be made anew: making it takes no more of a CPU than allowed.
+    due: Tick,
+}
+
+impl Frames {
+    /// No frame is known yet.
+    #[must_use]
+    pub fn new(root: HostRoot, memory_end: Gfn) -> Self {
+        Self {
+            root,
+            memory_end,
+            index: Index::default(),
+            due: Tick(0),
+        }
+    }
+
+    /// The index as it is.
+    #[must_use]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Makes the index anew, if so much of a CPU allows that by now.
+    pub fn refresh(&mut self, now: Tick, targets: &[Target], cpu_percent: u8) {
+        if now < self.due {
+            return;
+        }
+        let begin = thread_cpu_time();
+        // Two at a time would be twice the memory.
+        self.index = Index::default();
+        self.index = Index::build(&self.root, targets, self.memory_end);
+        let took = thread_cpu_time().saturating_sub(begin);
+        let pause = took.saturating_mul(100) / u32::from(cpu_percent.max(1));
+        self.due = now.after(pause.max(Duration::from_millis(500)));
+    }
+
+    /// Forgets all frames, as when nobody names any.
+    pub fn forget(&mut self) {
+        self.index = Index::default();
+        self.due = Tick(0);
+    }
+
+    /// Finds the pages that lie in frames at this moment.
+    #[must_use]
+    pub fn locate(&self, frames: &FrameRequests, pages: &dyn Pages) -> Located {
+        let mut located = Located::default();
+        located.named.up = self.locate_list(&frames.promote, pages, &mut located.not_moved);
+        located.named.down = self.locate_list(&frames.demote, pages, &mut located.not_moved);
+        located
+    }
+
+    fn locate_list(&self, list: &[Gfn], pages: &dyn Pages, not_moved: &mut NotMoved) -> Vec<Side> {
+        let parts = self.in_order(list);
+        let known: usize = parts.iter().map(|(_, wanted)| wanted.len()).sum();
+        not_moved.unknown += (list.len() - known) as u64;
+        let mut maps = BTreeMap::new();
+        let mut sides = Vec::new();
+        for (process, mut wanted) in parts {
+            let before = wanted.len();
+            // A process that has ended has none.
+            let map = maps
+                .entry(process)
+                .or_insert_with(|| Pagemap::open(&self.root.process(process, "pagemap")).ok());
+            let pieces = match map {
+                Some(map) => {
+                    still_there(map, &mut wanted);
+                    here(process, map, &wanted, pages)
+                }
+                None => {
+                    wanted.clear();
+                    Vec::new()
+                }
+            };
+            not_moved.stale += (before - wanted.len()) as u64;
+            if !pieces.is_empty() {
+                sides.push(Side { process, pieces });
+            }
+        }
+        sides
+    }
+
+    /// Known frames of a list, in its order, cut where the process changes.
+    fn in_order(&self, list: &[Gfn]) -> Vec<(u32, Vec<(u64, Gfn)>)> {
+        let mut parts: Vec<(u32, Vec<(u64, Gfn)>)> = Vec::new();
+        for gfn in list {
+            let Some(place) = self.index.get(*gfn) else {
+                continue;
+            };
+            match parts.last_mut() {
+                Some((process, pages)) if *process == place.process => {
+                    pages.push((place.page, *gfn))
+                }
+                _ => parts.push((place.process, vec![(place.page, *gfn)])),
+            }
+        }
+        parts
+    }
+}
+
+/// Keeps the pages that lie in their frames still.
+fn still_there(map: &Pagemap, wanted: &mut Vec<(u64, Gfn)>) {
+    let numbers: Vec<u64> = wanted.iter().map(|(page, _)| *page).collect();
+    let entries = map.entries(&numbers).unwrap_or_default();
+    let mut at = 0;
+    wanted.retain(|(_, gfn)| {
+        let frame = entries.get(at).and_then(|entry| entry.frame());
+        at += 1;
+        frame == Some(gfn.0)
+    });
+}
+
+/// The pages as pieces, each on the node where it is. A page of 2 MiB is one piece, named by whichever of its frames.
+fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -> Vec<PieceRun> {
+    let mut pieces: Vec<(u64, u16)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (page, _) in wanted {
+        let address = page * PAGE_SIZE;
+        let runs = map
+            .present(address, address + PAGE_SIZE)
+            .unwrap_or_default();
+        let piece = match runs.first().is_some_and(|run| run.huge) {
+            true => (page / PAGES_PER_HUGE * PAGES_PER_HUGE, HUGE),
+            false => (*page, 1),
+        };
+        if seen.insert(piece.0) {
+            pieces.push(piece);
+        }
+    }
+    let addresses: Vec<u64> = pieces.iter().map(|(page, _)| page * PAGE_SIZE).collect();
+    let mut status = vec![0; addresses.len()];
+    if addresses.is_empty() || pages.query(process, &addresses, &mut status).is_err() {
+        return Vec::new();
+    }
+    let placed = pieces.into_iter().zip(status);
+    placed
+        .filter_map(|((page, pages_each), node)| {
+            Some(PieceRun {
+                page,
+                pieces: 1,
+                pages_each,
+                node: u32::try_from(node).ok()?,
+            })
+        })
+        .collect()
+}
+
+/// Pieces that are in the tier that they were to go to: the kernel is asked anew.
+#[must_use]
+pub fn arrived(named: &Named, tiers: &[Vec<u32>], pages: &dyn Pages) -> u64 {
+    let is_fast = |node: i32| {
+        let fast = tiers.first();
+        fast.is_some_and(|fast| u32::try_from(node).is_ok_and(|node| fast.contains(&node)))
+    };
+    let of = |sides: &[Side], up: bool| -> u64 {
+        let counts = sides.iter().map(|side| {
+            let addresses: Vec<u64> = piece::pages(&side.pieces)
+                .map(|page| page * PAGE_SIZE)
+                .collect();
+            let mut status = vec![0; addresses.len()];
+            if pages.query(side.process, &addresses, &mut status).is_err() {
+                return 0;
+            }
+            status
+                .iter()
+                .filter(|node| **node >= 0 && is_fast(**node) == up)
+                .count() as u64
+        });
+        counts.sum()
+    };
+    of(&named.up, true) + of(&named.down, false)
+}
+
+/// Number of the pieces.
+#[must_use]
+pub fn count(named: &Named) -> u64 {
+    let sides = named.up.iter().chain(&named.down);
+    sides
+        .map(|side| {
+            side.pieces
+                .iter()
+                .map(|run| u64::from(run.pieces))
+                .sum::<u64>()
+        })
+        .sum()
+}
+
+/// Pages of a huge page.
+#[expect(clippy::cast_possible_truncation, reason = "512")]
+const HUGE: u16 = PAGES_PER_HUGE as u16;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use terrace_core::ranges::Range;
+    use terrace_testkit::pages::{FakePage, FakePages};
+
+    use super::*;
+
+    const PRESENT: u64 = 1 << 63;
+
+    fn put(dir: &tempfile::TempDir, pid: u32, frames: &[u64]) {
+        let folder = dir.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&folder).unwrap();
+        let entries = frames
+            .iter()
+            .map(|frame| if *frame > 0 { PRESENT | frame } else { 0 });
+        let bytes: Vec<u8> = entries.flat_map(u64::to_ne_bytes).collect();
+        fs::write(folder.join("pagemap"), bytes).unwrap();
+    }
+
+    fn targets() -> Vec<Target> {
+        let ranges = vec![Range { start: 0, end: 4 }];
+        [7, 8]
+            .map(|pid| Target {
+                pid,
+                ranges: ranges.clone(),
+            })
+            .into()
+    }
+
+    /// Two processes on the slow node, and a kernel that has their pages there.
+    fn guest() -> (tempfile::TempDir, Frames, FakePages) {
+        let dir = tempfile::tempdir().unwrap();
+        put(&dir, 7, &[10, 11, 12, 0]);
+        put(&dir, 8, &[20, 21, 0, 0]);
+        let mut frames = Frames::new(HostRoot::new(dir.path()), Gfn(100));
+        frames.refresh(Tick(0), &targets(), 5);
+        let kernel = FakePages::default();
+        for (pid, page) in [(7, 0), (7, 1), (7, 2), (8, 0), (8, 1)] {
+            kernel.state().put(pid, page * PAGE_SIZE, FakePage::base(1));
+        }
+        (dir, frames, kernel)
+    }
+
+    fn named(promote: &[u64], demote: &[u64]) -> FrameRequests {
+        let gfns = |frames: &[u64]| frames.iter().map(|frame| Gfn(*frame)).collect();
+        FrameRequests {
+            promote: gfns(promote),
+            demote: gfns(demote),
+        }
+    }
+
+    fn pages_of(sides: &[Side]) -> Vec<(u32, Vec<u64>)> {
+        sides
+            .iter()
+            .map(|side| (side.process, piece::pages(&side.pieces).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn frames_are_pages_in_the_order_of_the_host() {
+        let (_dir, frames, kernel) = guest();
+        let located = frames.locate(&named(&[12, 20, 10], &[21, 55]), &kernel);
+        let up = [(7, vec![2]), (8, vec![0]), (7, vec![0])];
+        assert_eq!(pages_of(&located.named.up), up);
+        assert_eq!(pages_of(&located.named.down), [(8, vec![1])]);
+        assert_eq!(
+            located.not_moved,
+            NotMoved {
+                unknown: 1,
+                ..NotMoved::default()
+            }
+        );
+        assert_eq!(count(&located.named), 4);
+        assert_eq!(located.named.up[0].pieces[0].node, 1);
+    }
+
+    #[test]
+    fn a_page_that_has_another_frame_by_now_is_not_moved() {
+        let (dir, frames, kernel) = guest();
+        put(&dir, 7, &[13, 11, 0, 0]);
+        fs::remove_dir_all(dir.path().join("proc/8")).unwrap();
+        let located = frames.locate(&named(&[10, 11, 12, 20], &[]), &kernel);
+        assert_eq!(pages_of(&located.named.up), [(7, vec![1])]);
+        assert_eq!(
+            located.not_moved,
+            NotMoved {
+                stale: 3,
+                ..NotMoved::default()
+            }
+        );
+    }
+
+    #[test]
+    fn what_came_of_it_is_the_kernels_word() {
+        let (_dir, frames, kernel) = guest();
+        let named = frames.locate(&named(&[10, 11], &[20]), &kernel).named;
+        let tiers = [vec![0], vec![1]];
+        assert_eq!(
+            arrived(&named, &tiers, &kernel),
+            1,
+            "frame 20 lies on the slow node"
+        );
+        kernel.state().put(7, 0, FakePage::base(0));
+        assert_eq!(arrived(&named, &tiers, &kernel), 2);
+        kernel.state().ended.insert(7);
+        assert_eq!(arrived(&named, &tiers, &kernel), 1);
+    }
+
+    #[test]
+    fn the_index_is_made_no_more_often_than_the_cpu_allows() {
+        let (dir, mut frames, _) = guest();
+        put(&dir, 7, &[30, 0, 0, 0]);
+        frames.refresh(Tick(400_000_000), &targets(), 100);
+        assert_eq!(frames.index().get(Gfn(30)), None, "not due");
+        frames.refresh(Tick(3_600_000_000_000), &targets(), 100);
+        let place = Place {
+            process: 7,
+            page: 0,
+        };
+        assert_eq!(frames.index().get(Gfn(30)), Some(place));
+        frames.forget();
+        assert_eq!(frames.index().get(Gfn(30)), None);
+    }
+}
