@@ -46,8 +46,6 @@ pub struct Agent {
     host: Host,
     frames: Frames,
     gathering: Option<Background>,
-    /// Rounds of gathering that the journal has.
-    rounds: u64,
     vcpus: u32,
 }
 
@@ -86,7 +84,6 @@ impl Agent {
             samplers,
             frames,
             gathering: None,
-            rounds: 0,
             vcpus,
         }
     }
@@ -133,12 +130,8 @@ impl Agent {
 
     /// Writes down a round of gathering that ended.
     fn follow_gathering(&mut self) {
-        let Some(gathering) = &self.gathering else {
-            return;
-        };
-        let status = gathering.status();
-        if let Some(round) = status.last.filter(|_| status.rounds > self.rounds) {
-            self.rounds = status.rounds;
+        let round = self.gathering.as_mut().and_then(Background::take_round);
+        if let Some(round) = round {
             let text = format!(
                 "gathered {} pages, {} went home: {} blocks of 2 MiB hot before, {} after",
                 round.moved_pages,

@@ -32,7 +32,7 @@ fn guest(config: Config, free: [u64; 2]) -> (Guest, Session<(), Ranges>) {
 fn side(process: u32, pages: Range, node: u32) -> Side {
     let pieces = vec![PieceRun {
         page: pages.start,
-        pieces: u32::try_from(pages.pages()).unwrap(),
+        pieces: u32::try_from(pages.pages()).expect("few pages"),
         pages_each: 1,
         node,
     }];

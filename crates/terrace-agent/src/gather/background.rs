@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 
+use super::round::Round;
 use super::state::GatherStatus;
 
 /// Longest line that the process prints, bytes.
@@ -18,6 +19,8 @@ const MAX_LINE: u64 = 1 << 20;
 pub struct Background {
     child: Mutex<Child>,
     latest: Arc<Mutex<GatherStatus>>,
+    /// Rounds that were taken by [`Self::take_round`], or passed over.
+    rounds: u64,
 }
 
 impl Background {
@@ -51,6 +54,7 @@ impl Background {
         Ok(Self {
             child: Mutex::new(child),
             latest,
+            rounds: 0,
         })
     }
 
@@ -65,6 +69,16 @@ impl Background {
             status.enter("ended", detail);
         }
         status
+    }
+}
+
+impl Background {
+    /// The last round that ended, if one did since the last call.
+    #[must_use]
+    pub fn take_round(&mut self) -> Option<Round> {
+        let status = lock(&self.latest).clone();
+        let before = std::mem::replace(&mut self.rounds, status.rounds);
+        status.last.filter(|_| status.rounds > before)
     }
 }
 
