@@ -3,6 +3,7 @@
 use terrace_proto::agent::{
     Activity, Faults, Mechanism, NodeMemory, Pressure, Report, SwapSpace, Text,
 };
+use terrace_proto::{PAGE_SIZE, TierId};
 use terrace_sys::HostRoot;
 
 use crate::view::{AgentParts, cost};
@@ -68,6 +69,14 @@ fn swap(root: &HostRoot) -> Option<SwapSpace> {
     })
 }
 
+/// Free memory that the host is not to fill, bytes: in coordinated mode the headroom of the first tier.
+fn held_back(parts: &AgentParts, tier: TierId) -> u64 {
+    match tier {
+        TierId::FAST if parts.host.names() => parts.ranges.config().headroom_pages * PAGE_SIZE,
+        _ => 0,
+    }
+}
+
 /// The report for the host.
 #[must_use]
 pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
@@ -80,7 +89,9 @@ pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
             node: node.0,
             tier,
             total_bytes,
-            free_bytes: free_bytes.min(total_bytes),
+            free_bytes: free_bytes
+                .min(total_bytes)
+                .saturating_sub(held_back(parts, tier)),
         })
         .collect();
     nodes.sort_by_key(|node| node.node);

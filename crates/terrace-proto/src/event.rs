@@ -6,9 +6,9 @@ use crate::provision::{
     CollapseReport, OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted,
 };
 use crate::{
-    AgentMemory, FaultReport, Gfn, GuestMemory, GuestWalks, HostMemory, MemoryBalance, MemoryNeed,
-    MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize, PlanId,
-    ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
+    AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestWalks, HostMemory, MemoryBalance,
+    MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize,
+    PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -80,6 +80,8 @@ pub enum Event {
     Collapsed(Box<CollapseReport>),
     /// The page walks of a guest's programs.
     GuestWalks(GuestWalks),
+    /// Who moves a VM's pages.
+    GuestMoves(GuestMoves),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -138,6 +138,16 @@ pub struct AgentMemory {
     pub waited_ns: Option<u64>,
 }
 
+/// Who moves a VM's pages (coordinated mode).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestMoves {
+    /// The VM.
+    pub vm: VmId,
+    /// Free memory of the guest's nodes in each tier, bytes, by its agent's word: the guest moves what is named to it. `None`: the host
+    /// moves pages.
+    pub free_bytes: Option<Vec<u64>>,
+}
+
 /// The page walks that the host's processors made for a guest's programs, while they are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestWalks {

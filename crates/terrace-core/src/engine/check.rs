@@ -35,16 +35,8 @@ impl Vm {
             Err(refusal) => return Verdict::Refused(refusal),
         };
         let bytes = self.moved_pages(unit) * terrace_proto::PAGE_SIZE;
-        // Ceiling, share and free memory are distinguished only for people: each of them may have room again
-        // when a demotion of the same round has landed, so none of them ends the unit's chance.
-        if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
-            return Verdict::Later(MoveRefusal::Ceiling);
-        }
-        if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
-            return Verdict::Later(MoveRefusal::Share);
-        }
-        if shared.free_for(self.id, to) < bytes {
-            return Verdict::Later(MoveRefusal::NoFreeMemory);
+        if let Some(why) = self.lack_of_room(to, bytes, shared) {
+            return Verdict::Later(why);
         }
         let paired = to > from && !forced;
         let mut floor = self.settings.limit(from).floor_bytes;
@@ -54,8 +46,7 @@ impl Vm {
         }
         if paired {
             let ahead = self.may_run_ahead(from, shared);
-            let room = self.ceiling_room(from, self.ceiling(from, shared));
-            let room = room.min(shared.free_for(self.id, from));
+            let room = self.room_in(from, shared);
             // Room that is there already counts as made, as does what earlier demotions freed and nothing has
             // taken yet: no more is demoted than the promotions that wait can use.
             let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
@@ -70,6 +61,31 @@ impl Vm {
             return Verdict::Later(MoveRefusal::Floor);
         }
         Verdict::Allowed { from, paired }
+    }
+
+    /// The reason why a tier has no room for so much.
+    fn lack_of_room(&self, to: TierId, bytes: u64, shared: &Shared) -> Option<MoveRefusal> {
+        if let Some(room) = self.guest_room(to) {
+            // The guest's nodes have their sizes: neither a ceiling nor the host's free memory says more.
+            return (room < bytes).then_some(MoveRefusal::NoFreeMemory);
+        }
+        // Ceiling, share and free memory are distinguished only for people: each of them may have room again
+        // when a demotion of the same round has landed, so none of them ends the unit's chance.
+        if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
+            Some(MoveRefusal::Ceiling)
+        } else if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
+            Some(MoveRefusal::Share)
+        } else {
+            (shared.free_for(self.id, to) < bytes).then_some(MoveRefusal::NoFreeMemory)
+        }
+    }
+
+    /// Bytes that may still be brought into a tier.
+    fn room_in(&self, tier: TierId, shared: &Shared) -> u64 {
+        self.guest_room(tier).unwrap_or_else(|| {
+            let room = self.ceiling_room(tier, self.ceiling(tier, shared));
+            room.min(shared.free_for(self.id, tier))
+        })
     }
 
     /// Makes the checks that do not depend on room. Gives the unit's tier.

@@ -69,7 +69,8 @@ impl Vm {
             );
             room.held[i] = held / unit;
             let reachable = held.saturating_add(shared.free_for(self.id, tier));
-            room.fit[i] = self.ceiling(tier, shared).min(reachable) / unit;
+            let fit = self.ceiling(tier, shared).min(reachable);
+            room.fit[i] = self.guest_fit(tier).unwrap_or(fit) / unit;
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
         room

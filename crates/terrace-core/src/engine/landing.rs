@@ -15,6 +15,11 @@ use super::rounds::Phase;
 use super::vm::Vm;
 use crate::policy::Move;
 
+/// What became of a page; one that a report leaves out was not tried.
+fn status_of(result: Option<&PageResult>) -> MoveStatus {
+    result.map_or(MoveStatus::NotTried, |result| result.status)
+}
+
 /// Rounds for which a unit that others map is left alone, beside the one under way: the most that is stored.
 const LEFT_ALONE: u8 = 2;
 
@@ -39,9 +44,13 @@ impl Vm {
                 // The last report's free memory is gone: plans would fail one after the other until the next.
                 shared.tiers.exhausted(flight.to);
             }
-            let left = self.land(*flight, result);
+            let by_guest = plan.by_guest;
+            let left = self.land(*flight, result.filter(|_| !by_guest));
             let is_moved = result.is_some_and(|r| r.status == MoveStatus::Moved);
-            if is_moved && self.policy.moves == Move::Guest {
+            if by_guest && self.land_by_guest(*flight, status_of(result)) {
+                self.count_moved(*flight, flight.from, flight.to, plan.round);
+            }
+            if by_guest || is_moved && self.policy.moves == Move::Guest {
                 self.forget(*flight);
             }
             if let Some(from) = left
@@ -50,7 +59,7 @@ impl Vm {
                 self.cool_down(*flight, shared.config.cool_down_rounds);
                 self.count_moved(*flight, from, to, plan.round);
             }
-            let status = result.map_or(MoveStatus::NotTried, |r| r.status);
+            let status = status_of(result);
             if status == MoveStatus::MappedByOthers {
                 // Proposed again in each round it would be refused in each.
                 self.cool_down(*flight, LEFT_ALONE);

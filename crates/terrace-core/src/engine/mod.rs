@@ -11,6 +11,7 @@
 mod ages;
 mod arbiter;
 mod budget;
+mod by_guest;
 mod check;
 mod classify;
 mod demand;
@@ -47,6 +48,8 @@ use terrace_proto::{
 };
 
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
+
+pub use by_guest::report_of_count;
 
 use crate::arbiter::Arbiter;
 use crate::config::EngineConfig;
@@ -196,6 +199,7 @@ impl Engine {
             Event::Faulted(report) => self.faulted(&report),
             Event::Statistics(seen) => self.statistics(now, &seen),
             Event::MemoryTraffic(seen) => self.with(seen.vm, |vm, _| vm.size.traffic(now, seen)),
+            Event::GuestMoves(moves) => self.with(moves.vm, |vm, _| vm.set_by_guest(now, &moves)),
             Event::MemoryRights(_)
             | Event::MemoryNeed(_)
             | Event::MemoryTiers(_)

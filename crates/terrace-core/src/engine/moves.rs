@@ -76,6 +76,8 @@ pub(crate) struct Plan {
     pub reports: u64,
     /// The round that it is part of.
     pub round: u64,
+    /// The guest carries it out.
+    pub by_guest: bool,
 }
 
 /// The moves of a VM that wait, and the plans in flight.
@@ -350,6 +352,7 @@ impl Vm {
             // A report that was made after this one may show what these moves freed: it is not added again.
             reports: shared.tiers.reports(),
             round: self.rounds.number,
+            by_guest: self.moves_by_guest(),
         };
         self.moving.plans.insert(id, plan);
     }

@@ -114,6 +114,7 @@ impl Vm {
             }
             .into(),
             moves: match self.policy.moves {
+                _ if self.moves_by_guest() => "by the guest, between its own nodes",
                 Move::Linux => "the kernel's migration (move_pages)",
                 Move::WriteProtect => "copied while write-protected",
                 Move::PmlCopy => "copied while mapped, written pages again (PML)",

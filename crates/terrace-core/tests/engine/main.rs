@@ -1,6 +1,7 @@
 //! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
 
 mod ages;
+mod by_guest;
 mod collapse;
 mod demand;
 mod fairness;

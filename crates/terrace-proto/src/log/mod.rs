@@ -200,6 +200,7 @@ impl Record {
                 Event::AgentMemory(e) => body(EVENT + 30, e),
                 Event::Collapsed(e) => body(EVENT + 31, e),
                 Event::GuestWalks(e) => body(EVENT + 32, e),
+                Event::GuestMoves(e) => body(EVENT + 33, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -226,7 +227,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 32;
+        const EVENT_LAST: u16 = EVENT + 33;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -262,7 +263,8 @@ impl Record {
                 29 => of(b, |e| Self::Event(Event::HostMemory(e))),
                 30 => of(b, |e| Self::Event(Event::AgentMemory(e))),
                 31 => of(b, |e| Self::Event(Event::Collapsed(e))),
-                _ => of(b, |e| Self::Event(Event::GuestWalks(e))),
+                32 => of(b, |e| Self::Event(Event::GuestWalks(e))),
+                _ => of(b, |e| Self::Event(Event::GuestMoves(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -6,6 +6,7 @@ pub mod scattered;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use terrace_core::engine::report_of_count;
 use terrace_core::{Engine, EngineConfig, Session};
 use terrace_proto::log::{Record, Start};
 use terrace_proto::{
@@ -38,6 +39,9 @@ pub struct Guest {
     pub huge: BTreeSet<u64>,
     /// Pages that other processes map too.
     pub others: BTreeSet<u64>,
+    /// The data in each frame, by the number of the page that the load knows; none in a free one. If set, the guest moves what is
+    /// named, and a frame stays in its tier.
+    pub data: Option<Vec<Option<u64>>>,
 }
 
 /// The machine and the engine on it.
@@ -137,6 +141,7 @@ impl Host {
                 cpu_ns: 3_000_000,
                 huge: BTreeSet::new(),
                 others: BTreeSet::new(),
+                data: None,
             },
         );
         self.memory();
@@ -240,6 +245,12 @@ impl Host {
     }
 
     fn migrate(&mut self, plan: &MovePlan) -> MoveReport {
+        let guest = self.guests.get_mut(&plan.vm).unwrap();
+        if guest.data.is_some() {
+            let named = plan.moves.iter();
+            let moved = named.filter(|m| guest.move_data(m.gfn.0, m.to.0)).count();
+            return report_of_count(plan, moved as u64, 9_000_000);
+        }
         let mut results = Vec::new();
         for m in &plan.moves {
             self.moves += 1;
@@ -290,6 +301,34 @@ impl Guest {
         }
     }
 
+    /// Moves what lies in a frame to a free frame of a tier, as a guest does; returns whether there was one.
+    fn move_data(&mut self, frame: u64, tier: u8) -> bool {
+        let (tiers, data) = (&self.tier, self.data.as_mut().unwrap());
+        let free = (0..data.len()).find(|at| data[*at].is_none() && tiers[*at] == tier);
+        let from = usize::try_from(frame).unwrap();
+        let Some(free) = free.filter(|_| data[from].is_some()) else {
+            return false;
+        };
+        data.swap(from, free);
+        true
+    }
+
+    /// Free frames of a tier.
+    pub fn free_frames(&self, tier: u8) -> u64 {
+        let data = self.data.as_deref().unwrap_or_default();
+        let free = data.iter().zip(&self.tier);
+        free.filter(|(data, at)| data.is_none() && **at == tier)
+            .count() as u64
+    }
+
+    /// Frames of the first tier in which data is for which `which` holds.
+    pub fn data_on_fast(&self, which: impl Fn(u64) -> bool) -> u64 {
+        let data = self.data.as_deref().unwrap_or_default();
+        let there = data.iter().zip(&self.tier);
+        let here = there.filter(|(data, tier)| **tier == 0 && data.is_some_and(&which));
+        here.count() as u64
+    }
+
     fn scan(&mut self, request: &ScanRequest) -> ScanAnswer {
         self.scans += 1;
         let pages = self.accessed.len() as u64;
@@ -308,7 +347,13 @@ impl Guest {
             },
         };
         for (page, bit) in (0_u64..).zip(&mut self.accessed) {
-            let (accessed, written) = (self.heat)(page, self.scans);
+            let data = match &self.data {
+                Some(data) => data[usize::try_from(page).unwrap()],
+                None => Some(page),
+            };
+            answer.known.put(page, data.is_some());
+            let load = |data| (self.heat)(data, self.scans);
+            let (accessed, written) = data.map_or((false, false), load);
             *bit |= accessed;
             answer.accessed.put(page, *bit);
             if let Some(map) = &mut answer.written {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use terrace_config::AgentConfig;
 use terrace_host::agent::{AgentLink, AgentView, Orders, WatchConfig};
 use terrace_proto::Tick;
+use terrace_proto::agent::Frames;
 use terrace_sys::MonotonicClock;
 
 use crate::confine::{self, Role};
@@ -27,6 +28,7 @@ const NEWS_EVERY: Duration = Duration::from_secs(1);
 enum Instruction {
     Watch(PathBuf, WatchConfig, Orders),
     Order(Orders),
+    Name(Frames),
     Forgive,
     Forget,
 }
@@ -72,6 +74,11 @@ impl Agents {
             paused: agent.paused,
             budgets: self.config.budgets,
         }
+    }
+
+    /// Names frames to a VM's agent; one that is not there does not answer.
+    pub fn name(&self, vm: VmKey, frames: Frames) {
+        self.send(vm, Instruction::Name(frames));
     }
 
     /// Believes a VM's agent again.
@@ -148,9 +155,13 @@ impl Links {
                 );
             }
             (Instruction::Order(orders), Some(linked)) => linked.link.order(orders),
+            (Instruction::Name(frames), Some(linked)) => {
+                // An agent that is not there answers nothing, and its plan ends by that.
+                let _ = linked.link.send_frames(frames);
+            }
             (Instruction::Forgive, Some(linked)) => linked.link.forgive(now),
             (Instruction::Forget, _) => drop(self.links.remove(&vm)),
-            (Instruction::Order(_) | Instruction::Forgive, None) => {}
+            (Instruction::Order(_) | Instruction::Name(_) | Instruction::Forgive, None) => {}
         }
     }
 

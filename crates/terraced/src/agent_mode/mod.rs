@@ -7,12 +7,14 @@
 //! left to `daemon`.
 
 mod links;
+mod named;
 
 use terrace_host::agent::{AgentState, AgentView, Verdict};
 use terrace_proto::agent::Pressure;
 use terrace_proto::{AgentMemory, ProviderId};
 
 pub use links::Agents;
+pub use named::{Counted, NamedPlans};
 
 use crate::registry::InForce;
 
@@ -66,13 +68,49 @@ pub fn memory(view: &AgentView) -> Option<AgentMemory> {
     })
 }
 
-/// News for people about an agent beside which the host manages the VM anyway (coordinated mode).
+/// An agent's counters of the frames that were named to it.
+pub fn counted(view: &AgentView) -> Counted {
+    let beat = view.heartbeat.as_ref();
+    beat.map_or(Counted::default(), |beat| Counted {
+        taken: beat.report().frames_taken,
+        refused: beat.report().frames_refused,
+    })
+}
+
+/// Free memory of a guest's nodes in each of so many tiers, bytes, by its agent's word.
+///
+/// # Errors
+/// If its guest cannot move pages between tiers; the error is the reason.
+pub fn guest_free(view: &AgentView, tiers: usize) -> Result<Vec<u64>, String> {
+    if view.verdict != Verdict::Trusted {
+        return Err("its agent is not heard".to_owned());
+    }
+    let report = view.heartbeat.as_ref().map(|beat| beat.report());
+    let nodes = report.map_or(&[][..], |report| report.nodes.as_slice());
+    let mut free = vec![0_u64; tiers];
+    for node in nodes {
+        let tier = free.get_mut(node.tier.index());
+        let tier =
+            tier.ok_or_else(|| format!("its guest has a tier {} and the host none", node.tier.0))?;
+        *tier = tier.saturating_add(node.free_bytes);
+    }
+    let has = |tier: usize| nodes.iter().any(|node| node.tier.index() == tier);
+    match (0..tiers).all(has) {
+        true => Ok(free),
+        false => Err(
+            "its guest has no node in some tier (a node for each tier: docs/agent.md)".to_owned(),
+        ),
+    }
+}
+
+/// News for people about an agent that moves what the host names (coordinated mode), or does not.
 pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
     match (before, now) {
         (Some(Verdict::Trusted), Verdict::Trusted) => None,
         (Some(Verdict::Fallback(_)), Verdict::Fallback(_)) | (_, Verdict::Waiting) => None,
         (_, Verdict::Trusted) => Some(
-            "its agent answers; the engine has no coordinated policy yet, so the host continues alone".to_owned(),
+            "its agent answers: the host counts accesses, the guest moves what the host names"
+                .to_owned(),
         ),
         (_, Verdict::Fallback(why)) => Some(format!("{why}; the host continues alone")),
     }

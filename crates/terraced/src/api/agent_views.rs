@@ -34,11 +34,10 @@ fn in_force(agent: &Agent) -> String {
         InForce::Guest => "the agent in the guest; the host neither scans nor moves".into(),
         InForce::Fallback(_) => agent.fallback_text().into(),
         InForce::Returning(_) => "the agent, as soon as the host's threads have ended".into(),
-        InForce::Host => {
-            "the host by itself: the engine has no coordinated policy yet, so no pages are \
-                          named to the agent, which neither samples nor moves"
-                .into()
-        }
+        InForce::Host => match &agent.moves {
+            Ok(()) => "both: the host counts accesses and names pages, the agent moves them".into(),
+            Err(why) => format!("the host by itself: {why}"),
+        },
     }
 }
 
@@ -123,11 +122,14 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
         ),
     }];
     if agent.mode == VmMode::Coordinated {
-        found.push(Finding::degraded(
-            "coordinated",
-            "the agent's channel is connected, but the engine has no policy for it",
-            "mode = \"guest\" has the agent find its pages by itself, \"host\" needs no agent",
-        ));
+        found.push(match &agent.moves {
+            Ok(()) => Finding::ok("coordinated", "its guest moves the pages that the host names"),
+            Err(why) => Finding::degraded(
+                "coordinated",
+                format!("the host moves its pages by itself: {why}"),
+                "an agent in the guest, and a node for each tier (docs/agent-channel.md); mode = \"host\" needs no agent",
+            ),
+        });
     }
     if let Some(nodes) = last(agent).map(|r| r.nodes.len()).filter(|n| *n < 2) {
         found.push(Finding::degraded(

@@ -2,10 +2,10 @@
 
 use terrace_config::{VmConfig, VmMode};
 use terrace_host::agent::{AgentState, AgentView, Verdict};
-use terrace_proto::{AgentMemory, Command, Event};
+use terrace_proto::{Action, AgentMemory, Command, Event, GuestMoves, VmId};
 
 use super::Daemon;
-use crate::agent_mode::{self, Step};
+use crate::agent_mode::{self, Counted, Step};
 use crate::executor::Executor;
 use crate::messages::AgentVm;
 use crate::registry::{Agent, InForce, VmKey};
@@ -85,7 +85,11 @@ impl Daemon {
         };
         match agent.mode {
             VmMode::Guest => self.decide(vm, verdict),
-            VmMode::Host | VmMode::Coordinated => self.tell_verdict(vm, before, verdict),
+            VmMode::Host => self.tell_verdict(vm, before, verdict),
+            VmMode::Coordinated => {
+                self.tell_verdict(vm, before, verdict);
+                self.coordinate(vm);
+            }
         }
         if lies_now {
             self.send_orders(vm);
@@ -98,6 +102,70 @@ impl Daemon {
             self.tell_of(vm, text);
             self.send_orders(vm);
         }
+    }
+
+    /// Has the guest move what the host names, as long as its agent can; else the host moves pages by itself.
+    fn coordinate(&mut self, vm: VmKey) {
+        let Some(entry) = self.vms.get(vm) else {
+            return;
+        };
+        let (Some(managed), Some(agent)) = (&entry.managed, &entry.agent) else {
+            return;
+        };
+        let id = managed.id;
+        let tiers = self.config.engine.tiers.len();
+        let view = agent.view.as_ref();
+        let free = view.map_or_else(
+            || Err("its agent was not heard yet".to_owned()),
+            |view| agent_mode::guest_free(view, tiers),
+        );
+        let counted = view.map(agent_mode::counted).unwrap_or_default();
+        let was = self.named.has(id);
+        if let Some(agent) = self.vms.agent_mut(vm) {
+            agent.moves = free.as_ref().map(drop).map_err(Clone::clone);
+        }
+        match free {
+            Ok(free) => {
+                self.named.begin(id);
+                if let Some(report) = self.named.heard(id, self.session.now(), counted) {
+                    self.handle(Event::Moved(report));
+                }
+                self.guest_moves(id, Some(free));
+                self.name_next(vm, id, counted);
+            }
+            Err(_) if was => {
+                for report in self.named.end(id, self.session.now()) {
+                    self.handle(Event::Moved(report));
+                }
+                self.guest_moves(id, None);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn guest_moves(&mut self, vm: VmId, free_bytes: Option<Vec<u64>>) {
+        self.handle(Event::GuestMoves(GuestMoves { vm, free_bytes }));
+    }
+
+    fn name_next(&mut self, vm: VmKey, id: VmId, counted: Counted) {
+        if let Some(frames) = self.named.next(id, self.session.now(), counted) {
+            self.agents.name(vm, frames);
+        }
+    }
+
+    /// Names the pages of a plan to the VM's guest.
+    pub(super) fn name_pages(&mut self, action: Action) {
+        let Action::Move(plan) = action else {
+            return;
+        };
+        let id = plan.vm;
+        self.named.push(self.session.now(), plan);
+        let Some(vm) = self.vms.of_id(id) else {
+            return;
+        };
+        let view = self.vms.agent(vm).and_then(|agent| agent.view.as_ref());
+        let counted = view.map(agent_mode::counted).unwrap_or_default();
+        self.name_next(vm, id, counted);
     }
 
     fn decide(&mut self, vm: VmKey, verdict: Verdict) {
@@ -152,6 +220,7 @@ impl Daemon {
         drop(executor);
         if let Some(id) = id {
             self.handle(Event::VmDeparted(id));
+            let _ = self.named.end(id, self.session.now());
         }
         self.set_in_force(vm, InForce::Returning(threads.unwrap_or_default()));
         self.decide(vm, Verdict::Trusted);

@@ -245,6 +245,7 @@ impl Daemon {
             self.session.tell(Some(&entry.name), "the VM ended".into());
             if let Some(managed) = entry.managed {
                 self.handle(Event::VmDeparted(managed.id));
+                let _ = self.named.end(managed.id, self.session.now());
                 drop(self.executors.take(managed.id));
             }
         }

@@ -26,7 +26,7 @@ use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
 use terrace_proto::{Action, Command, Event};
 
-use crate::agent_mode::Agents;
+use crate::agent_mode::{Agents, NamedPlans};
 use crate::discovery::Claims;
 use crate::executor::Executors;
 use crate::messages::Input;
@@ -58,6 +58,8 @@ pub struct Daemon {
     executors: Executors,
     /// The handle of the thread that talks to the agents in guests.
     agents: Agents,
+    /// Plans that guests carry out.
+    named: NamedPlans,
     /// VMs that change size.
     provisioning: Provisioning,
     /// Whether all VMs are paused.
@@ -84,6 +86,7 @@ impl Daemon {
             discoverer: DiscovererState::new(claims),
             agents: Agents::start(config.agent.clone(), inbox.clone())
                 .context("cannot start the thread that serves guests' agents")?,
+            named: NamedPlans::default(),
             provisioning,
             config,
             paused: false,
@@ -178,6 +181,9 @@ impl Daemon {
 
     fn act(&mut self, action: Action) {
         match action.vm() {
+            Some(vm) if self.named.has(vm) && matches!(action, Action::Move(_)) => {
+                self.name_pages(action);
+            }
             Some(vm) => self.executors.act(vm, action),
             None => self.provisioning.act(action, &self.inbox),
         }

@@ -61,6 +61,7 @@ impl Daemon {
     pub fn give_up_remapped(&mut self, remapped: Option<Managed>) {
         if let Some(managed) = remapped {
             self.handle(Event::VmDeparted(managed.id));
+            let _ = self.named.end(managed.id, self.session.now());
         }
     }
 }

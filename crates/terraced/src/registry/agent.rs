@@ -22,6 +22,8 @@ pub struct Agent {
     pub view: Option<AgentView>,
     /// The manager in force.
     pub in_force: InForce,
+    /// Whether the guest moves what the host names (coordinated mode); or why not.
+    pub moves: Result<(), String>,
     /// Whether an operator paused the agent.
     pub paused: bool,
     /// The VM's RAM, bytes; `None` if QEMU did not report it.
@@ -39,7 +41,8 @@ pub enum InForce {
     Fallback(String),
     /// The agent again, as soon as the host's threads have ended.
     Returning(Weak<()>),
-    /// The host, as it would without an agent; the agent reports its state only.
+    /// The host: in coordinated mode it counts accesses and names pages, and moves them by itself if the agent does not; else the
+    /// agent reports its state only.
     Host,
 }
 
@@ -56,6 +59,7 @@ impl Agent {
                 VmMode::Guest => InForce::Waiting,
                 VmMode::Host | VmMode::Coordinated => InForce::Host,
             },
+            moves: Err("its agent was not heard yet".to_owned()),
             paused,
             ram_bytes,
         }

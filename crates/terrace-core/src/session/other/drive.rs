@@ -187,6 +187,7 @@ impl Driver {
             | Event::HostMemory(_)
             | Event::AgentMemory(_)
             | Event::GuestWalks(_)
+            | Event::GuestMoves(_)
             | Event::Collapsed(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}

@@ -268,14 +268,17 @@ fn a_reinspected_vm_keeps_its_agent_and_learns_its_size() {
 }
 
 #[test]
-fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
+fn in_coordinated_mode_the_host_goes_on_without_nodes_and_says_so() {
     let (_folder, mut daemon) = daemon("mode = \"coordinated\"\nscan = true");
     find(&mut daemon, 1 << 30);
     assert_eq!(orders(&daemon).mode, Mode::Coordinated);
     let id = manage(&mut daemon);
     trusted(&mut daemon);
     trusted(&mut daemon);
-    assert_eq!(count_events(&daemon, "no coordinated policy yet"), 1);
+    assert_eq!(
+        count_events(&daemon, "the guest moves what the host names"),
+        1
+    );
     fallen(&mut daemon, "silent");
     fallen(&mut daemon, "silent");
     assert_eq!(count_events(&daemon, "silent; the host continues alone"), 1);
@@ -285,7 +288,9 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     let copy = Snapshot::of(&daemon, &About::Doctor).ok().unwrap();
     let agent = copy.detail("db1").ok().unwrap().vm.agent.unwrap();
     assert!(
-        agent.in_force.contains("no coordinated policy"),
+        agent
+            .in_force
+            .contains("the host by itself: its agent is not heard"),
         "{}",
         agent.in_force
     );
