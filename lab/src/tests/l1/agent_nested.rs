@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(200);
 /// Epochs that the hot set may take: three or four times as many as on a machine that does nothing else.
 const EPOCHS: u64 = 60;
 
-const GUEST: &str = "tiered";
+/// The nested guest.
+pub const GUEST: &str = "tiered";
 
 pub const TESTS: &[Test] = &[Test {
     name: "agent_of_a_nested_guest_places_pages_and_reports_to_the_host",
@@ -62,6 +63,15 @@ fn agent_of_a_nested_guest_places_pages_and_reports_to_the_host(lab: &mut Lab) -
 }
 
 fn start(lab: &mut Lab) -> Result<()> {
+    start_with(lab, true)
+}
+
+/// A guest with a node per tier whose hot pages are scattered over the slow one.
+pub fn start_scattered(lab: &mut Lab) -> Result<()> {
+    start_with(lab, false)
+}
+
+fn start_with(lab: &mut Lab, clustered: bool) -> Result<()> {
     lab.end_vm(VM)?;
     lab.push_agent_files(AgentSetup {
         process: "lab-guest",
@@ -75,7 +85,7 @@ fn start(lab: &mut Lab) -> Result<()> {
         memory_mib: 448,
         fast_mib: 160,
         region_mib: 160,
-        clustered: true,
+        clustered,
         agent: true,
         pause_ms: 2,
         ..VmSpec::default()
@@ -83,7 +93,7 @@ fn start(lab: &mut Lab) -> Result<()> {
 }
 
 /// How much of the guest's hot set is on its own fast node, by the word of its own kernel.
-fn on_fast(lab: &mut Lab) -> Result<HotOnFast> {
+pub fn on_fast(lab: &mut Lab) -> Result<HotOnFast> {
     let placement: Placement = serde_json::from_value(lab.guest_of(GUEST, "placement")?)?;
     Ok(HotOnFast {
         fast: placement.on(GUEST_FAST_NODE),

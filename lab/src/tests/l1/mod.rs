@@ -4,6 +4,7 @@ mod agent;
 mod agent_faults;
 mod agent_nested;
 mod compare;
+mod coordinated;
 mod damon;
 mod fairness;
 mod faults;
@@ -34,6 +35,7 @@ pub const TESTS: &[&[Test]] = &[
     agent::TESTS,
     agent_faults::TESTS,
     agent_nested::TESTS,
+    coordinated::TESTS,
     gather::TESTS,
     host_nodes::TESTS,
     simulator::TESTS,

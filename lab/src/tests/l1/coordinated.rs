@@ -1,0 +1,92 @@
+//! Coordinated mode: the host counts a nested guest's accesses and names pages, the guest's agent moves them between the
+//! guest's nodes, each of which lies on a node of L1.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::agent_nested::{GUEST, on_fast, start_scattered};
+use crate::control::daemon::{HotOnFast, Setup};
+use crate::control::lab::Lab;
+use crate::tests::test::{Boot, Needs, Test};
+
+const PATIENCE: Duration = Duration::from_secs(400);
+/// Hot pages that are to be in fast memory, percent.
+const PLACED: u64 = 95;
+
+pub const TESTS: &[Test] = &[Test {
+    name: "the_guest_moves_what_the_host_names",
+    needs: Needs::Product,
+    boot: Boot::L1(the_guest_moves_what_the_host_names),
+}];
+
+const COORDINATED: Setup = Setup {
+    defaults: "",
+    sections: "[vm.tiered]\nmode = \"coordinated\"\nscan = true",
+    ..Setup::VTMM
+};
+
+fn the_guest_moves_what_the_host_names(lab: &mut Lab) -> Result<()> {
+    start_scattered(lab)?;
+    let before = on_fast(lab)?;
+    ensure!(
+        before.fast == 0 && before.hot > 1000,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.guest_of(GUEST, "agent start")?;
+    lab.configure(COORDINATED)?;
+    lab.launch_daemon()?;
+    expect_in_force(lab, "both: the host counts")?;
+    expect_placed(lab)?;
+    lab.guest_of(GUEST, "move 5")?;
+    expect_placed(lab)?;
+    lab.expect_intact(GUEST)?;
+    let vm = lab.vm(GUEST)?.context("the daemon forgot the guest")?;
+    println!("{}", lab.check(&format!("terrace show {GUEST}"))?);
+    ensure!(
+        vm["promoted_pages"].as_u64() > Some(before.hot / 2),
+        "not by the host's words: {vm}"
+    );
+    lab.guest_of(GUEST, "agent kill")?;
+    expect_in_force(lab, "the host by itself: ")?;
+    lab.guest_of(GUEST, "agent start")?;
+    expect_in_force(lab, "both: the host counts")?;
+    lab.expect_intact(GUEST)
+}
+
+fn expect_in_force(lab: &mut Lab, wanted: &str) -> Result<()> {
+    let agent = lab.wait_until(wanted, PATIENCE, |lab| {
+        let vm = lab.vm(GUEST)?.map(|mut vm| vm["agent"].take());
+        let is_it = |agent: &Value| {
+            agent["in_force"]
+                .as_str()
+                .is_some_and(|is| is.starts_with(wanted))
+        };
+        Ok(vm.filter(is_it))
+    })?;
+    println!("in force: {}", agent["in_force"]);
+    Ok(())
+}
+
+fn expect_placed(lab: &mut Lab) -> Result<()> {
+    let mut last: Option<HotOnFast> = None;
+    let now = lab.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
+        let now = on_fast(lab)?;
+        if last.as_ref().is_none_or(|last| last.fast != now.fast) {
+            println!("{now}");
+            last = Some(now);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let now = on_fast(lab)?;
+        Ok((now.fast * 100 >= now.hot * PLACED).then_some(now))
+    });
+    if now.is_err() {
+        println!("{}", lab.check("terrace events | tail -n 30")?);
+        println!("{}", lab.check(&format!("terrace show {GUEST}"))?);
+        println!("{}", lab.guest_of(GUEST, "agent log")?);
+        println!("{}", lab.guest_of(GUEST, "agent status")?);
+    }
+    println!("{}", now?);
+    Ok(())
+}
