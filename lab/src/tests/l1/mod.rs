@@ -5,10 +5,12 @@ mod agent_faults;
 mod agent_nested;
 mod compare;
 mod damon;
+mod damos;
 mod fairness;
 mod faults;
 mod fork_storm;
 mod gather;
+mod gather_redis;
 mod host_nodes;
 mod huge_pages;
 mod infrastructure;
@@ -35,9 +37,16 @@ pub const TESTS: &[&[Test]] = &[
     agent_faults::TESTS,
     agent_nested::TESTS,
     gather::TESTS,
+    damos::TESTS,
     host_nodes::TESTS,
     simulator::TESTS,
 ];
 
 /// The tests that take minutes.
-pub const LONG_TESTS: &[&[Test]] = &[soak::TESTS, compare::TESTS, fairness::TESTS];
+pub const LONG_TESTS: &[&[Test]] = &[
+    soak::TESTS,
+    compare::TESTS,
+    fairness::TESTS,
+    damos::LONG_TESTS,
+    gather_redis::TESTS,
+];
