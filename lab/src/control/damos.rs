@@ -19,7 +19,7 @@ pub struct Scheme {
     pub young_stay: bool,
 }
 
-/// What is accessed goes to the fast node.
+/// Accessed pages go to the fast node.
 pub const HOT: Scheme = Scheme {
     action: "migrate_hot",
     from: 1,

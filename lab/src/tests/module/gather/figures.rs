@@ -1,4 +1,4 @@
-//! What gathering costs, for people. Nothing of it is judged: the processor is emulated.
+//! The cost of gathering, for people. Nothing of it is judged: the processor is emulated.
 
 use anyhow::{Context as _, Result, ensure};
 use terrace_lab_programs::native::HotSet;

@@ -19,7 +19,7 @@ const FIND: Scheme = Scheme {
     accesses: (0, u32::MAX),
     ..HOT
 };
-/// What is not accessed in the window after it goes home.
+/// Pages that are not accessed in the window after it go home.
 const RETURN: Scheme = Scheme {
     from: 1,
     to: 0,
