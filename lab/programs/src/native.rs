@@ -64,6 +64,9 @@ pub struct Load {
     pub hot_percent: usize,
     /// Share of the requests that are for hot keys.
     pub hot_request_percent: usize,
+    /// Standard deviation of the keys that are asked for, by number, around the middle one (a Gaussian load), instead of hot keys
+    /// and others; the keys are set in random order then. 0 for hot keys and others.
+    pub deviation: usize,
     /// Seed that picks the first hot keys.
     pub seed: u64,
     /// The processor to which the client keeps; the server's own, so that each answer is a switch of processes.
@@ -81,6 +84,7 @@ impl Default for Load {
             value_bytes: 256_000,
             hot_percent: 6,
             hot_request_percent: 90,
+            deviation: 0,
             seed: 1,
             processor: 1,
         }

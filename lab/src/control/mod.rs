@@ -3,6 +3,7 @@
 pub mod agent;
 mod channel;
 pub mod daemon;
+pub mod damos;
 mod filler;
 pub mod lab;
 mod native;

@@ -22,6 +22,8 @@ const NODE_MIB: u64 = 256;
 /// The same of a guest with a small second node, MiB.
 const UNEQUAL_MIB: [u64; 2] = [512, 64];
 
+/// Memory that can be plugged into an empty node, MiB.
+pub const PLUGGED_MIB: u64 = 128;
 /// Size of a disk, MiB.
 const DISK_MIB: u64 = 256;
 /// Writes that the disk for swap takes in a second.
@@ -40,6 +42,8 @@ pub enum More {
     Dimm,
     /// A disk, `/dev/nvme0n1`, and node 0 is large and node 1 small: to gather hot pages on.
     SmallNode,
+    /// Node 0 is large and node 1 empty; memory can be plugged into it as a DIMM and by a virtio-mem device, `vm1`.
+    EmptyNode,
 }
 
 /// Boots the guest with a kernel and stores a module in it that was built for that, `/NAME.ko`, and that module's test of
@@ -62,14 +66,21 @@ pub fn start_with(module: &str, kernel: &Kernel, more: More) -> Result<Lab> {
 fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
     let [first, second] = match more {
         More::SmallNode => UNEQUAL_MIB,
+        More::EmptyNode => [UNEQUAL_MIB[0], 0],
         _ => [NODE_MIB; 2],
+    };
+    let other = match second {
+        0 => "-numa node,nodeid=1".to_owned(),
+        _ => {
+            format!("-object memory-backend-ram,id=m1,size={second}M -numa node,nodeid=1,memdev=m1")
+        }
     };
     let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
          -cpu EPYC-Rome,-svm -smp 2 -m {ram} {more} \
          -object memory-backend-ram,id=m0,size={first}M -numa node,nodeid=0,memdev=m0,cpus=0-1 \
-         -object memory-backend-ram,id=m1,size={second}M -numa node,nodeid=1,memdev=m1 -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         {other} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control}",
@@ -89,6 +100,11 @@ fn hardware(more: More) -> Result<String> {
         More::Nothing => String::new(),
         More::SmallNode => disk("")?,
         More::SlowDisk => disk(&format!(",throttling.iops-write={DISK_WRITES}"))?,
+        More::EmptyNode => format!(
+            "-m {ram},slots=1,maxmem=4G -object memory-backend-ram,id=v1,size={PLUGGED_MIB}M,reserve=off \
+             -device virtio-mem-pci,id=vm1,memdev=v1,node=1,requested-size=0",
+            ram = UNEQUAL_MIB[0]
+        ),
         More::Dimm => format!(
             "-m {ram},slots=1,maxmem=2G -object memory-backend-ram,id=more,size={NODE_MIB}M \
              -device pc-dimm,id=dimm,memdev=more,node=1",

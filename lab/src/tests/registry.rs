@@ -28,15 +28,20 @@ impl Suite {
     }
 }
 
+fn long(tests: &'static [Test]) -> Suite {
+    Suite {
+        is_long: true,
+        ..Suite::of(tests)
+    }
+}
+
 fn suites() -> impl Iterator<Item = Suite> {
     let flex = Suite {
         word: Some(flex::WORD),
         ..Suite::of(flex::TESTS)
     };
-    let long = l1::LONG_TESTS.iter().map(|tests| Suite {
-        is_long: true,
-        ..Suite::of(tests)
-    });
+    let l1_long = l1::LONG_TESTS.iter().map(|tests| long(tests));
+    let figures = module::GATHER_FIGURES.iter().map(|tests| long(tests));
     [
         flex,
         Suite::of(stock::TESTS),
@@ -47,11 +52,10 @@ fn suites() -> impl Iterator<Item = Suite> {
     ]
     .into_iter()
     .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
-    .chain(long)
-    .chain([module::LONG_TESTS, stock::LONG_TESTS].map(|tests| Suite {
-        is_long: true,
-        ..Suite::of(tests)
-    }))
+    .chain(l1_long)
+    .chain([long(module::LONG_TESTS)])
+    .chain(figures)
+    .chain([long(stock::LONG_TESTS)])
 }
 
 /// The tests whose names contain `only`; those that take minutes only if `long` is set.

@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use terrace_lab_programs::vm::RamPolicy;
 
-use super::damos;
 use crate::control::daemon::{Setup, VM};
+use crate::control::damos;
 use crate::control::lab::Lab;
 
 /// Commands that make NUMA balancing scan every second. It scans a task's memory once in a period of the task's
@@ -68,7 +68,9 @@ impl Method {
     pub fn prepare(self, lab: &mut Lab) -> Result<()> {
         match self {
             Self::Nothing | Self::NumaBalancing => Ok(()),
-            Self::Damos => lab.check(&damos::prepare()).map(drop),
+            Self::Damos => lab
+                .check(&damos::prepare(&[damos::HOT, damos::COLD]))
+                .map(drop),
             Self::Terrace => lab.start_daemon(Setup {
                 moves: false,
                 ..Setup::VTMM
@@ -80,7 +82,12 @@ impl Method {
     pub fn begin(self, lab: &mut Lab) -> Result<()> {
         match self {
             Self::Nothing | Self::NumaBalancing => Ok(()),
-            Self::Damos => lab.check(damos::BEGIN).map(drop),
+            Self::Damos => {
+                for index in [0, 1] {
+                    lab.check(&damos::state(index, "on"))?;
+                }
+                Ok(())
+            }
             Self::Terrace => lab.check(&format!("terrace set {VM} moves=on")).map(drop),
         }
     }

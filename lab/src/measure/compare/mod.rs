@@ -4,7 +4,6 @@
 //! are hot, L1's kernel where they are.
 
 mod cpu;
-mod damos;
 mod method;
 mod pressure;
 mod report;

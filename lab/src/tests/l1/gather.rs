@@ -1,9 +1,9 @@
 //! A nested guest gathers its scattered hot pages, and its host, which knows nothing of that, needs a fraction of the fast
 //! memory for them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use terrace_lab_programs::vm::{VmSpec, truth_port};
 
@@ -14,14 +14,16 @@ use crate::machine::kernel::Kernel;
 use crate::modules;
 use crate::tests::test::{Boot, Needs, Test};
 
-const GUEST: &str = "scattered";
+pub const GUEST: &str = "scattered";
 /// Pages of 2 MiB, and hot base pages in each.
-const BLOCKS: u64 = 96;
-const EACH: u64 = 4;
+pub const BLOCKS: u64 = 96;
+pub const EACH: u64 = 4;
 /// Size of the second node, MiB.
 const NODE_MIB: u64 = 64;
 /// Longest time of a round in the guest.
 const PATIENCE: Duration = Duration::from_secs(200);
+/// Time over which passes are counted.
+const RATED: Duration = Duration::from_secs(2);
 /// Rounds that the host gets to place what it can.
 const ROUNDS: u64 = 3;
 
@@ -46,6 +48,18 @@ const TWELVE_UNITS: Setup = Setup {
 
 /// By the guest module, in a guest with one node.
 fn by_module(lab: &mut Lab) -> Result<()> {
+    start_with_module(lab)?;
+    expect_to_fit_once_gathered(lab, "agent gather")
+}
+
+/// On a second node, without a module, by a list of the guest's own.
+fn by_node(lab: &mut Lab) -> Result<()> {
+    start_with_node(lab)?;
+    expect_to_fit_once_gathered(lab, "gather")
+}
+
+/// A guest with one node and the guest module.
+pub fn start_with_module(lab: &mut Lab) -> Result<()> {
     lab.end_vm(VM)?;
     let module = modules::build_for(&Kernel::get(false)?, "terrace_guest")?;
     lab.push_agent_files_with(
@@ -57,20 +71,18 @@ fn by_module(lab: &mut Lab) -> Result<()> {
         &[("terrace_guest.ko", &module)],
     )?;
     start(lab, 0)?;
-    lab.guest_of(GUEST, "agent module")?;
-    expect_to_fit_once_gathered(lab, "agent gather")
+    lab.guest_of(GUEST, "agent module").map(drop)
 }
 
-/// On a second node, without a module, by a list of the guest's own.
-fn by_node(lab: &mut Lab) -> Result<()> {
+/// A guest with a second node.
+pub fn start_with_node(lab: &mut Lab) -> Result<()> {
     lab.end_vm(VM)?;
     lab.push_agent_files(AgentSetup {
         process: "lab-guest",
         sections: "[gather]\nnode = 1",
         ..AgentSetup::SEEDED
     })?;
-    start(lab, NODE_MIB)?;
-    expect_to_fit_once_gathered(lab, "gather")
+    start(lab, NODE_MIB)
 }
 
 /// A guest whose RAM L1 backs with huge pages, with a hot page here and there.
@@ -99,17 +111,8 @@ fn expect_to_fit_once_gathered(lab: &mut Lab, command: &str) -> Result<()> {
         before.hot == BLOCKS * EACH && before.fast * 5 <= before.hot,
         "a scattered hot set does not fit: {before}"
     );
-    let passes = |lab: &mut Lab| -> Result<u64> {
-        Ok(lab.guest_of(GUEST, "stats")?["passes"]
-            .as_u64()
-            .unwrap_or(0))
-    };
-    let passed = passes(lab)?;
     let round = gather(lab, command)?;
-    println!(
-        "gathered: {round}; {} passes meanwhile",
-        passes(lab)? - passed
-    );
+    println!("gathered: {round}");
     ensure!(
         lab.converges_within_rounds(GUEST, 2 * ROUNDS)?,
         "the gathered hot set is not in fast memory: {round}"
@@ -117,14 +120,38 @@ fn expect_to_fit_once_gathered(lab: &mut Lab, command: &str) -> Result<()> {
     lab.expect_intact(GUEST)
 }
 
-/// One round of the agent in the guest.
-fn gather(lab: &mut Lab, command: &str) -> Result<Value> {
-    lab.guest_of(GUEST, command)?;
-    let round = lab.wait_until("the guest has gathered", PATIENCE, |lab| {
-        let answer = lab.guest_of(GUEST, "agent round")?;
-        Ok((answer["over"] == true).then(|| answer["round"].clone()))
+/// One round of the agent in the guest. How fast the guest goes before, meanwhile and after is printed and not judged.
+pub fn gather(lab: &mut Lab, command: &str) -> Result<Value> {
+    let before = rate(lab, pause)?.1;
+    let (round, meanwhile) = rate(lab, |lab| {
+        lab.guest_of(GUEST, command)?;
+        lab.wait_until("the guest has gathered", PATIENCE, |lab| {
+            let answer = lab.guest_of(GUEST, "agent round")?;
+            Ok((answer["over"] == true).then(|| answer["round"].clone()))
+        })
     })?;
+    let after = rate(lab, pause)?.1;
+    println!(
+        "passes of the guest a second: {before:.0} before, {meanwhile:.0} meanwhile, {after:.0} after"
+    );
     let moved = round["moved_pages"].as_u64().unwrap_or(0);
     ensure!(moved * 100 >= BLOCKS * EACH * 95, "{round}");
     Ok(round)
+}
+
+fn pause(_: &mut Lab) -> Result<()> {
+    std::thread::sleep(RATED);
+    Ok(())
+}
+
+/// Does something, and counts the guest's passes a second meanwhile.
+fn rate<T>(lab: &mut Lab, what: impl FnOnce(&mut Lab) -> Result<T>) -> Result<(T, f64)> {
+    let passes = |lab: &mut Lab| -> Result<f64> {
+        let stats = lab.guest_of(GUEST, "stats")?;
+        stats["passes"].as_f64().context("no passes")
+    };
+    let (first, begun) = (passes(lab)?, Instant::now());
+    let done = what(lab)?;
+    let rate = (passes(lab)? - first) / begun.elapsed().as_secs_f64();
+    Ok((done, rate))
 }

@@ -6,10 +6,12 @@ mod agent_nested;
 mod compare;
 mod coordinated;
 mod damon;
+mod damos;
 mod fairness;
 mod faults;
 mod fork_storm;
 mod gather;
+mod gather_redis;
 mod host_nodes;
 mod huge_pages;
 mod infrastructure;
@@ -37,9 +39,16 @@ pub const TESTS: &[&[Test]] = &[
     agent_nested::TESTS,
     coordinated::TESTS,
     gather::TESTS,
+    damos::TESTS,
     host_nodes::TESTS,
     simulator::TESTS,
 ];
 
 /// The tests that take minutes.
-pub const LONG_TESTS: &[&[Test]] = &[soak::TESTS, compare::TESTS, fairness::TESTS];
+pub const LONG_TESTS: &[&[Test]] = &[
+    soak::TESTS,
+    compare::TESTS,
+    fairness::TESTS,
+    damos::LONG_TESTS,
+    gather_redis::TESTS,
+];

@@ -70,6 +70,10 @@ pub const TESTS: &[Test] = &[
     Test::on_guest("scattered_hot_pages_come_together_on_6_1", || {
         gather::gather(&Kernel::of(OLDEST, false)?)
     }),
+    Test::on_guest(
+        "hot_pages_are_gathered_on_memory_that_is_plugged_in",
+        gather::plugged,
+    ),
 ];
 
 /// Tests with a disk or a DIMM.
@@ -80,6 +84,9 @@ pub const GATHER_FAULTS: &[Test] = gather::FAULTS;
 
 /// Tests of gathering beside the agent, and of the guest's larger pages.
 pub const GATHER_ROUNDS: &[Test] = gather::ROUNDS;
+
+/// Tests that print what gathering costs.
+pub const GATHER_FIGURES: &[&[Test]] = gather::FIGURES;
 
 /// The tests that take minutes.
 pub const LONG_TESTS: &[Test] = &[

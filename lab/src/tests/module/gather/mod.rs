@@ -2,7 +2,12 @@
 //! in blocks of their own node by the guest module.
 
 mod faults;
+mod figures;
+mod heat;
+mod plugged;
 mod rounds;
+
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -23,6 +28,10 @@ const BLOCKS: u64 = 96;
 const EACH: u64 = 4;
 /// Blocks that the pages may fill beside those that they fit in (1), and hot blocks of what else the program has.
 const MORE_BLOCKS: u64 = 8;
+/// Time for which NUMA balancing has its way.
+const BALANCED: Duration = Duration::from_secs(15);
+/// Time over which passes are counted.
+const RATED: Duration = Duration::from_secs(2);
 const LIST: &str = "/run/hot";
 const FILE: &str = "/run/gather.toml";
 
@@ -37,6 +46,11 @@ fn sparse() -> HotSet {
     }
 }
 
+pub use plugged::plugged;
+
+/// Tests that print figures.
+pub const FIGURES: &[&[Test]] = &[figures::TESTS, heat::TESTS];
+
 /// Faults while pages are gathered.
 pub const FAULTS: &[Test] = faults::TESTS;
 /// Rounds beside the agent, and larger pages.
@@ -47,6 +61,7 @@ pub fn gather(kernel: &Kernel) -> Result<()> {
     let mut guest = start_with(&sparse(), kernel)?;
     by_list(&mut guest)?;
     hot_set_moves(&mut guest)?;
+    balancing(&mut guest)?;
     undo(&mut guest)?;
     load(&mut guest)?;
     guest.ask(&sparse().name, "move 300")?;
@@ -102,6 +117,38 @@ fn hot_set_moves(guest: &mut Lab) -> Result<()> {
     expect_on_node(guest)
 }
 
+/// NUMA balancing takes what was gathered home: it is refused, but for tiering (2). How many pages have gone after a while is
+/// printed.
+fn balancing(guest: &mut Lab) -> Result<()> {
+    let set = |guest: &mut Lab, mode: u32| {
+        guest.check(&format!("echo {mode} >/proc/sys/kernel/numa_balancing"))
+    };
+    set(guest, 2)?;
+    guest.ask(&sparse().name, "move 250")?;
+    list(guest)?;
+    expect_gathered(guest, "beside tiering", &format!("--pages {LIST}"))?;
+    expect_on_node(guest)?;
+    set(guest, 1)?;
+    let gather = format!("terrace-agent gather --once --config {FILE} --pages {LIST}");
+    let said = guest.run(&gather, PATIENCE)?;
+    ensure!(
+        said.exit != 0
+            && said
+                .stderr
+                .contains("NUMA balancing takes every page home within seconds"),
+        "{said:?}"
+    );
+    let before = on_node_1(guest)?;
+    std::thread::sleep(BALANCED);
+    let after = on_node_1(guest)?;
+    println!(
+        "NUMA balancing: {} of {before} gathered pages went home in {} s",
+        before.saturating_sub(after),
+        BALANCED.as_secs()
+    );
+    set(guest, 0).map(drop)
+}
+
 fn expect_on_node(guest: &mut Lab) -> Result<()> {
     let on_node = on_node_1(guest)?;
     ensure!(
@@ -153,15 +200,44 @@ fn by_list(guest: &mut Lab) -> Result<()> {
         plan["hot_pages"] == hot && plan["copy_pages"] == hot && on_node_1(guest)? == 0,
         "a dry run: {plan}"
     );
-    expect_gathered(guest, "node, by a list", &options)?;
+    with_rates(guest, |guest| {
+        expect_gathered(guest, "node, by a list", &options).map(drop)
+    })?;
     expect_on_node(guest)
 }
 
 fn by_module(guest: &mut Lab) -> Result<()> {
     configure(guest, "")?;
-    expect_gathered(guest, "module", "")?;
+    with_rates(guest, |guest| {
+        expect_gathered(guest, "module", "").map(drop)
+    })?;
     ensure!(on_node_1(guest)? == 0, "the module gathers within the node");
     Ok(())
+}
+
+/// Prints how fast the program goes before, while and after something is done. Nothing of it is judged.
+fn with_rates(guest: &mut Lab, what: impl FnOnce(&mut Lab) -> Result<()>) -> Result<()> {
+    let before = rate(guest, pause)?;
+    let meanwhile = rate(guest, what)?;
+    let after = rate(guest, pause)?;
+    println!("passes a second: {before:.0} before, {meanwhile:.0} meanwhile, {after:.0} after");
+    Ok(())
+}
+
+fn pause(_: &mut Lab) -> Result<()> {
+    std::thread::sleep(RATED);
+    Ok(())
+}
+
+/// The program's passes a second while something is done.
+fn rate(guest: &mut Lab, what: impl FnOnce(&mut Lab) -> Result<()>) -> Result<f64> {
+    let passes = |guest: &mut Lab| -> Result<f64> {
+        let stats = guest.ask(&sparse().name, "stats")?;
+        stats["passes"].as_f64().context("no passes")
+    };
+    let (first, begun) = (passes(guest)?, Instant::now());
+    what(guest)?;
+    Ok((passes(guest)? - first) / begun.elapsed().as_secs_f64())
 }
 
 /// Gathers once: nearly all hot pages move, and few blocks are hot.

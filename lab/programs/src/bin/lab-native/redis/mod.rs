@@ -38,6 +38,8 @@ struct Keys {
     /// Numbers of the hot keys.
     hot: Vec<u32>,
     hot_request_percent: usize,
+    /// Standard deviation of a Gaussian load, or 0.
+    deviation: usize,
     /// The content of the scratch key: a key's value of some version.
     copied: Option<(usize, u32)>,
     random: Xorshift,
@@ -65,15 +67,40 @@ pub fn run(spec: &Load) -> Result<()> {
     Ok(())
 }
 
+/// Numbers of the keys within one standard deviation of the middle.
+fn near_the_middle(keys: usize, deviation: usize) -> Result<Vec<u32>> {
+    let middle = keys / 2;
+    let near = middle.saturating_sub(deviation)..(middle + deviation + 1).min(keys);
+    near.map(|key| Ok(u32::try_from(key)?)).collect()
+}
+
+/// A number below `keys` that is Gaussian around the middle: the sum of twelve numbers has a standard deviation of one of
+/// their ranges.
+fn gaussian(random: &mut Xorshift, keys: usize, deviation: usize) -> usize {
+    let sum: usize = (0..12).map(|_| random.below(deviation + 1)).sum();
+    (keys / 2 + sum)
+        .saturating_sub(6 * deviation)
+        .min(keys.saturating_sub(1))
+}
+
 impl Keys {
     fn new(spec: &Load) -> Result<Self> {
-        let hot = spec.keys * spec.hot_percent / 100;
-        ensure!(hot > 0, "no key would be hot");
+        let hot = match spec.deviation {
+            0 => hotset::choose(
+                spec.keys,
+                spec.keys * spec.hot_percent / 100,
+                spec.seed,
+                Layout::Clustered,
+            ),
+            deviation => near_the_middle(spec.keys, deviation)?,
+        };
+        ensure!(!hot.is_empty(), "no key would be hot");
         Ok(Self {
             client: Client::connect(&spec.server)?,
             values: Values::new(spec.keys, spec.value_bytes),
-            hot: hotset::choose(spec.keys, hot, spec.seed, Layout::Clustered),
+            hot,
             hot_request_percent: spec.hot_request_percent,
+            deviation: spec.deviation,
             copied: None,
             random: Xorshift::new(spec.seed),
             running: true,
@@ -83,7 +110,7 @@ impl Keys {
     }
 
     fn fill(&mut self) -> Result<()> {
-        let all: Vec<usize> = (0..self.values.keys()).collect();
+        let all = self.order_of_filling()?;
         for keys in all.chunks(PIPELINE) {
             for key in keys {
                 let value = self.values.content(*key);
@@ -94,6 +121,17 @@ impl Keys {
             }
         }
         Ok(())
+    }
+
+    /// One by one, or in random order, so that keys with neighbouring numbers lie anywhere.
+    fn order_of_filling(&mut self) -> Result<Vec<usize>> {
+        let keys = self.values.keys();
+        if self.deviation == 0 {
+            return Ok((0..keys).collect());
+        }
+        let seed = self.random.below(1 << 20) as u64;
+        let order = hotset::choose(keys, keys, seed, Layout::Scattered).into_iter();
+        order.map(|key| Ok(usize::try_from(key)?)).collect()
     }
 
     /// Sends some requests and checks the answers. Only hot keys are set anew: a value goes where the last one was
@@ -121,12 +159,7 @@ impl Keys {
     }
 
     fn choose(&mut self) -> Result<Request> {
-        let is_hot = self.random.below(100) < self.hot_request_percent;
-        let key = if is_hot {
-            usize::try_from(self.hot[self.random.below(self.hot.len())])?
-        } else {
-            self.random.below(self.values.keys())
-        };
+        let (key, is_hot) = self.choose_key()?;
         Ok(match self.random.below(SETS) {
             0 if is_hot => {
                 self.values.renew(key);
@@ -135,6 +168,21 @@ impl Keys {
             1 => Request::Get(key, self.values.version(key)),
             _ => Request::Copy(key, self.values.version(key)),
         })
+    }
+
+    /// A key, and whether it is a hot one.
+    fn choose_key(&mut self) -> Result<(usize, bool)> {
+        if self.deviation > 0 {
+            let key = gaussian(&mut self.random, self.values.keys(), self.deviation);
+            return Ok((key, self.hot.binary_search(&u32::try_from(key)?).is_ok()));
+        }
+        let is_hot = self.random.below(100) < self.hot_request_percent;
+        let key = if is_hot {
+            usize::try_from(self.hot[self.random.below(self.hot.len())])?
+        } else {
+            self.random.below(self.values.keys())
+        };
+        Ok((key, is_hot))
     }
 
     fn send(&mut self, request: Request) -> Result<()> {
@@ -218,5 +266,21 @@ impl Keys {
         let mut answer = self.stats();
         answer["bad"] = json!(bad);
         Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_keys_of_a_gaussian_load_are_near_the_middle() {
+        let mut random = Xorshift::new(7);
+        let near = near_the_middle(10_000, 100).unwrap();
+        assert_eq!((near[0], near.len()), (4900, 201));
+        let chosen = (0..10_000).map(|_| gaussian(&mut random, 10_000, 100));
+        let chosen = chosen.filter(|key| (4900..=5100).contains(key)).count();
+        assert!((6500..7200).contains(&chosen), "{chosen}");
+        assert_eq!(gaussian(&mut random, 1, 100), 0);
     }
 }
