@@ -40,14 +40,18 @@ pub struct Gatherer {
     /// Free frames elsewhere.
     left: Vec<u32>,
     worth: Worth,
+    /// Hot pages of a block that is emptied.
+    cl: Cl,
+    /// Blocks with a hot page, as the first and the last round found them.
+    hot_blocks: Option<(u64, u64)>,
     /// Pages that were gathered.
     gathered: u64,
 }
 
 impl Gatherer {
-    /// Of a guest with memory beyond its load.
+    /// Of a guest with memory beyond its load, and its limit of hot pages.
     #[must_use]
-    pub fn new(space: &Space) -> Self {
+    pub fn new(space: &Space, cl: Cl) -> Self {
         let spare = space.guest.spare();
         Self {
             heat: vec![Heat::default(); index(low(space.guest.pages()))],
@@ -57,6 +61,8 @@ impl Gatherer {
             room: spare.collect(),
             left: Vec::new(),
             worth: Worth::default(),
+            cl,
+            hot_blocks: None,
             gathered: 0,
         }
     }
@@ -94,7 +100,9 @@ impl Gatherer {
     /// Chooses blocks and moves their hot pages; returns the time that this takes, ps.
     fn round(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment) -> u64 {
         let skew = self.skew(&vm.space);
-        self.worth.look(skew.hot_blocks());
+        let hot = skew.hot_blocks();
+        self.hot_blocks = Some((self.hot_blocks.map_or(hot, |(first, _)| first), hot));
+        self.worth.look(hot);
         if self.worth.rests() {
             return 0;
         }
@@ -108,12 +116,12 @@ impl Gatherer {
         };
         self.send_back(&mut mover);
         let limits = Limits {
-            cl: Cl::Auto { gain: 1 },
+            cl: self.cl,
             pages: u64::MAX,
             room: self.room.len() as u64,
         };
         let plan = Plan::new(&skew, &BTreeSet::new(), limits);
-        self.worth.expect(&plan, skew.hot_blocks());
+        self.worth.expect(&plan, hot);
         self.gather(&plan, &mut mover);
         let ps = mover.finish();
         vm.settle(granted, memory.free);
@@ -180,6 +188,10 @@ impl GuestThread for Gatherer {
 
     fn gathered(&self) -> u64 {
         self.gathered
+    }
+
+    fn hot_blocks(&self) -> Option<(u64, u64)> {
+        self.hot_blocks
     }
 
     fn heap_bytes(&self) -> usize {

@@ -34,12 +34,12 @@ use crate::host::vm::Vm;
 use crate::host::{placer, provision};
 use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
-use crate::scenario::{HostPolicy, Scenario};
+use crate::scenario::{GuestPolicy, HostPolicy, Scenario};
 use clock::Clock;
 use demand_result::{Demand, WorkingSets};
 use machine::Machine;
 use recorder::Recorder;
-use result::{Overhead, Provisioned, RunResult, VmResult};
+use result::{HotBlocks, Overhead, Provisioned, RunResult, VmResult};
 use timeline::Timeline;
 
 /// Time between reports of free memory to the engine, ns of the full-size machine.
@@ -469,7 +469,7 @@ impl Simulation {
         VmResult {
             name: spec.name.clone(),
             policy: spec.policy_name(),
-            guest_policy: spec.guest_policy.map(|policy| policy.name().into()),
+            guest_policy: spec.guest_policy.map(GuestPolicy::name),
             rounds: self.rounds_of(vm, spec),
             runtime_s,
             ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),
@@ -508,6 +508,12 @@ impl Simulation {
                 .gatherer
                 .as_ref()
                 .map(|own| own.gathered() * scale),
+            hot_blocks: vm
+                .answers
+                .gatherer
+                .as_ref()
+                .and_then(|own| own.hot_blocks())
+                .map(|blocks| HotBlocks::of(blocks, scale)),
             provision: vm.provision.as_deref().map(Provisioned::of),
             demand: self
                 .engine()

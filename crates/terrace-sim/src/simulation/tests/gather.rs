@@ -116,14 +116,14 @@ fn a_name_may_have_gathering_behind_it() {
         Scenario::parse(&text(HOSTS[0], "", SCATTERED), "gather", Path::new("/s")).unwrap();
     for name in ["tpp+gpac", "tpp@host+gpac", "first-touch+gpac"] {
         let with = scenario.with_policy(name).unwrap();
-        assert!(with.vms[0].gathers(), "{name}");
+        assert!(with.vms[0].gathers().is_some(), "{name}");
         let mechanism = with.vms[0].baseline();
         assert!(
             mechanism.is_none_or(|(_, side)| side == crate::base::side::Side::Host),
             "{name}"
         );
         let alone = with.with_policy("tpp@host").unwrap();
-        assert!(!alone.vms[0].gathers());
+        assert!(alone.vms[0].gathers().is_none());
     }
     for wrong in ["tpp+gpca", "+gpac", "gpac", "tpp@guest+gpac"] {
         assert!(scenario.with_policy(wrong).is_err(), "{wrong}");
