@@ -72,7 +72,8 @@ impl RawGuestPolicy {
         let cl = cl.filter(|cl| (2..=BLOCK_PAGES).contains(cl));
         cl.map(|cl| GuestPolicy::Gathers(Cl::Below(cl)))
             .ok_or_else(|| {
-                let what = format!("out of range: allowed is 2 to {BLOCK_PAGES} hot pages of a block");
+                let what =
+                    format!("out of range: allowed is 2 to {BLOCK_PAGES} hot pages of a block");
                 Fault::new(path, what)
             })
     }

@@ -22,7 +22,10 @@ impl Scenario {
         }
         let mut scenario = self.under(&policy);
         for (vm, own) in scenario.vms.iter_mut().zip(&self.vms).filter(|_| gathers) {
-            vm.guest_policy = Some(own.gathers().map_or(GuestPolicy::AUTO, GuestPolicy::Gathers));
+            vm.guest_policy = Some(
+                own.gathers()
+                    .map_or(GuestPolicy::AUTO, GuestPolicy::Gathers),
+            );
         }
         scenario
             .check()

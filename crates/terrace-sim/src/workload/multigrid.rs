@@ -163,7 +163,10 @@ impl Operate for Sweeps {
         let until = (next + RUN).min(end);
         for line in next..until {
             for array in 0..count {
-                out.push(access(first + array * lines + line, array >= count.div_ceil(2)));
+                out.push(access(
+                    first + array * lines + line,
+                    array >= count.div_ceil(2),
+                ));
             }
         }
         self.sweep.1 = until;
