@@ -34,7 +34,7 @@ const REDIS: Input = Input {
 
 const OURS: Input = Input {
     what: "VMs of 16 GiB in all four set-ups, because six of 20 do not fit into 100 GB; one vCPU each, as Redis serves by one; values \
-           lie in the order of their keys, as memtier_benchmark writes them; half of the requests read; 190 million accesses a VM, some \
+           lie in the order of their keys (§5.2.1 tells of one hot region that fades); half of the requests read; 190 million accesses a VM, some \
            100 s",
     from: "our choice",
 };
