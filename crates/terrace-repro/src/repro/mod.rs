@@ -21,6 +21,7 @@ pub mod runs;
 
 mod balloons;
 mod changes;
+mod gpac;
 mod hmvisor;
 mod hpmbs;
 mod hypertier;
@@ -197,6 +198,7 @@ pub fn experiments() -> Vec<&'static Experiment> {
     all.extend(hmvisor::EXPERIMENTS);
     all.extend(hpmbs::EXPERIMENTS);
     all.extend(balloons::EXPERIMENTS);
+    all.extend(gpac::EXPERIMENTS);
     all
 }
 

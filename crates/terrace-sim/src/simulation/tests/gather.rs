@@ -130,6 +130,50 @@ fn a_name_may_have_gathering_behind_it() {
     }
 }
 
+/// 768 blocks with one hot page each.
+const ONE_EACH: &str = "hot = 0.001953125, hot_access = 1.0, layout = \"even\", compute_ns = 100_000, duration = \"45s\"";
+
+#[test]
+fn one_hot_page_in_each_block_becomes_a_512th_of_the_blocks() {
+    let mut run = simulation(HOSTS[0], "guest_policy = \"gpac\"", ONE_EACH);
+    while run.advance(u64::MAX) {}
+    let vm = run.result().vms.remove(0);
+    let blocks = vm.hot_blocks.expect("two rounds");
+    assert_eq!((blocks.first, blocks.last), (768, 2));
+    assert_eq!(vm.gathered_pages, Some(768));
+}
+
+#[test]
+fn a_limit_leaves_blocks_with_as_many_hot_pages_alone() {
+    let guest = "guest_policy = { base = \"gpac\", cl = 4 }";
+    let mut run = simulation(HOSTS[0], guest, SCATTERED);
+    while run.advance(u64::MAX) {}
+    let vm = run.result().vms.remove(0);
+    assert_eq!(vm.guest_policy.as_deref(), Some("gpac cl=4"));
+    // Of about five hot pages in each block, a quarter of the blocks has three or fewer.
+    let gathered = vm.gathered_pages.expect("it gathers");
+    assert!((200..1200).contains(&gathered), "{gathered}");
+    let blocks = vm.hot_blocks.expect("rounds");
+    assert!(
+        blocks.last > 400 && blocks.last < blocks.first,
+        "{blocks:?}"
+    );
+}
+
+#[test]
+fn a_name_with_gathering_keeps_the_guests_limit() {
+    let guest = "guest_policy = { base = \"gpac\", cl = 50 }";
+    let text = text(HOSTS[0], guest, SCATTERED);
+    let scenario = Scenario::parse(&text, "gather", Path::new("/s")).unwrap();
+    let with = scenario.with_policy("tpp+gpac").unwrap();
+    assert_eq!(with.vms[0].guest_policy, scenario.vms[0].guest_policy);
+    assert!(
+        scenario.with_policy("tpp@host").unwrap().vms[0]
+            .gathers()
+            .is_none()
+    );
+}
+
 #[test]
 fn nothing_is_gathered_if_all_memory_is_hot() {
     let mut run = simulation(HOSTS[0], "guest_policy = \"gpac\"", ALL);
