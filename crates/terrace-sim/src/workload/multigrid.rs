@@ -97,14 +97,14 @@ struct Arrays {
     count: u64,
 }
 
-/// What one vCPU does, on its part of each array.
+/// The sweeps of one vCPU, on its part of each array.
 #[derive(Clone)]
 pub(super) struct Sweeps {
     /// The fields, then each level.
     arrays: Vec<Arrays>,
     vcpu: u32,
     vcpus: u32,
-    /// What is still to be done of the step, the next at the end.
+    /// The parts of the step that are still to be done, the next at the end.
     ahead: Vec<Ahead>,
     /// The arrays that are swept, the next line and the end.
     sweep: (usize, u64, u64),

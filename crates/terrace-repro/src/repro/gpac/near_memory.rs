@@ -34,7 +34,7 @@ pub const FIGURE_7: Experiment = Experiment {
     why: FIGURE_WHY,
 };
 
-/// What §1 says of all programs alone.
+/// The programs of table 2, of which §1 has a range.
 pub const PROGRAMS_OF_TABLE_2: Experiment = Experiment {
     name: "gpac/near-memory",
     title: "Near memory of each program under memtierd, without gathering and with it",
