@@ -463,6 +463,7 @@ impl Simulation {
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
+        let gatherer = vm.answers.gatherer.as_ref();
         let permissions = vm.space.second.permissions.as_deref();
         let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
@@ -503,15 +504,8 @@ impl Simulation {
                 classify: seconds(vm.account.spent.classify),
                 migrate: seconds(vm.account.spent.migrate),
             },
-            gathered_pages: vm
-                .answers
-                .gatherer
-                .as_ref()
-                .map(|own| own.gathered() * scale),
-            hot_blocks: vm
-                .answers
-                .gatherer
-                .as_ref()
+            gathered_pages: gatherer.map(|own| own.gathered() * scale),
+            hot_blocks: gatherer
                 .and_then(|own| own.hot_blocks())
                 .map(|blocks| HotBlocks::of(blocks, scale)),
             provision: vm.provision.as_deref().map(Provisioned::of),

@@ -545,10 +545,10 @@ fn tiers_that_are_too_few_too_many_or_out_of_order_are_refused() {
     refused(
         MINIMAL,
         tiers,
-        "\"dram\", \"hbm\"",
+        "\"dram\", \"hbm4\"",
         "2: machine.tiers",
         &[
-            "no tier \"hbm\"",
+            "no tier \"hbm4\"",
             "dram, cxl, pmem, dram-68, remote, pmem-177",
         ],
     );

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_program_gathers_by_its_own_limit_and_the_host_leaves_its_pages() {
+    fn each_program_gathers_by_its_limit_and_its_host_moves_nothing() {
         let load = Load::new(&FILE, 1, None).unwrap();
         for (run, program) in runs(&load).iter().zip(&PROGRAMS) {
             let vm = &run.scenario.as_ref().unwrap().vms[0];

@@ -128,7 +128,7 @@ mod tests {
         let load = Load::new(&FILE, 1, None).unwrap();
         let gb = [9.8, 12.5, 11.0, 8.8, 5.5];
         for (program, gb) in PROGRAMS.iter().zip(gb) {
-            let scenario = with(&load, program, "ops = 1").unwrap();
+            let scenario = with(&load, program, "ops = 1000").unwrap();
             let pages = scenario.vms[0].workload.pages(1, Path::new(".")).unwrap();
             let gib = terrace_sim::number::float(pages) / 262_144.0;
             assert!((gib / gb - 1.0).abs() < 0.02, "{}: {gib}", program.name);

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_program_runs_without_gathering_and_with_it_on_the_same_memory() {
+    fn each_program_runs_with_gathering_and_without_it() {
         let load = Load::new(&FILE, 1, None).unwrap();
         let runs = (PROGRAMS_OF_TABLE_2.runs)(&load);
         assert_eq!(runs.len(), 2 * PROGRAMS.len());

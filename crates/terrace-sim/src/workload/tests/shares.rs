@@ -306,7 +306,7 @@ fn even_hot_pages_lie_one_in_each_block_at_any_scale() {
 }
 
 #[test]
-fn values_in_the_order_of_their_keys_make_the_middle_of_memory_hot() {
+fn values_in_the_order_of_keys_are_hot_in_the_middle() {
     let keys = r#"kind = "kv", keys = 1000, value = "4KiB", dist = "gauss", order = "keys""#;
     let accesses = first(keys, 1, 65 * 20_000);
     let values: Vec<&Access> = accesses.iter().filter(|a| a.page() >= 4).collect();
@@ -318,9 +318,9 @@ fn values_in_the_order_of_their_keys_make_the_middle_of_memory_hot() {
 }
 
 #[test]
-fn a_multigrid_step_sweeps_all_fields_once_and_writes_half_of_what_it_sweeps() {
+fn a_multigrid_step_sweeps_all_fields_and_writes_half() {
     let keys = r#"kind = "multigrid", size = "4MiB", fields = 4, levels = 3"#;
-    // 65,536 lines, of which this vCPU has half of each array: 9,830 of each field, 9,830 + 2 × 2 × 2,457 + ... of the grids.
+    // 65,536 lines; half of each array is this vCPU's, so that a step has fewer accesses than are half of these.
     let accesses = first(keys, 1, COUNT);
     assert_eq!(pages(&accesses).len(), pages(&accesses[..COUNT / 2]).len());
     about(share(&accesses, |access| access.is_write()), 0.5, 0.001);
