@@ -31,12 +31,12 @@ pub use machine::costs::Costs;
 pub use machine::tlb::{Cached, Tlb};
 pub use mechanisms::{Name, Side};
 pub use scenario::{
-    Cache, Claim, Fault, Host, HostPolicy, HostShare, Pages, Scenario, ScenarioError, Shortage, Vm,
-    policy, presets, quantity,
+    Cache, Claim, Fault, GuestPolicy, Host, HostPolicy, HostShare, Pages, Scenario, ScenarioError,
+    Shortage, Vm, policy, presets, quantity,
 };
 pub use simulation::demand_result::{Demand, DemandCurve, DemandPoint, PhaseAt, WorkingSetAt};
 pub use simulation::result::{
-    OrderAt, Overhead, Provisioned, Refused, RunResult, SizeAt, Sweep, VmResult, Way,
+    HotBlocks, OrderAt, Overhead, Provisioned, Refused, RunResult, SizeAt, Sweep, VmResult, Way,
 };
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
 pub use simulation::{Options, Output, Profiles, RunError, Simulation};

@@ -83,7 +83,8 @@ pub fn watch(
         }
     }
     Ok(HotPages {
-        pages: hot(&parts),
+        pages: pages(&parts, Heat::is_hot),
+        warm: pages(&parts, |heat| !heat.is_hot() && !heat.is_cold()),
         large: large(&parts),
     })
 }
@@ -169,15 +170,14 @@ fn large(parts: &[Part]) -> Vec<LargePage> {
     each.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn hot(parts: &[Part]) -> BTreeMap<u32, Vec<u64>> {
+/// The pages of each process whose heat is as wanted.
+fn pages(parts: &[Part], is_wanted: impl Fn(Heat) -> bool) -> BTreeMap<u32, Vec<u64>> {
     let mut pages: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for part in parts {
         let numbered = (part.range.start..).zip(&part.heat);
-        let hot = numbered.filter(|(_, heat)| heat.is_hot());
-        pages
-            .entry(part.pid)
-            .or_default()
-            .extend(hot.map(|(page, _)| page));
+        let wanted = numbered.filter(|(_, heat)| is_wanted(**heat));
+        let of_process = pages.entry(part.pid).or_default();
+        of_process.extend(wanted.map(|(page, _)| page));
     }
     pages
 }
@@ -235,7 +235,8 @@ mod tests {
         take_in(&mut part, &[Seen::Accessed, Seen::Not, Seen::Large]);
         take_in(&mut part, &[]);
         assert_eq!(large(std::slice::from_ref(&part)), [(7, 1)]);
-        assert_eq!(hot(std::slice::from_ref(&part)), [(7, vec![510])].into());
+        let hot = pages(std::slice::from_ref(&part), Heat::is_hot);
+        assert_eq!(hot, [(7, vec![510])].into());
         take_in(&mut part, &[]);
         assert_eq!(large(&[part]), [], "the process has ended");
     }

@@ -131,12 +131,15 @@ impl Pace {
     }
 }
 
-/// Keeps of pages that lie where hot ones are gathered those that are not hot any more; both lists ascend.
-pub fn keep_cold(resident: &mut Vec<u64>, hot: &[u64]) {
-    let mut hot = hot.iter().peekable();
+/// Keeps of pages that lie where hot ones are gathered those that go home: all but these that are not cold ([`Heat::is_cold`]); both
+/// lists ascend.
+///
+/// [`Heat::is_cold`]: super::Heat::is_cold
+pub fn keep_cold(resident: &mut Vec<u64>, not_cold: &[u64]) {
+    let mut stays = not_cold.iter().peekable();
     resident.retain(|page| {
-        while hot.next_if(|hot| *hot < page).is_some() {}
-        hot.peek() != Some(&page)
+        while stays.next_if(|stays| *stays < page).is_some() {}
+        stays.peek() != Some(&page)
     });
 }
 

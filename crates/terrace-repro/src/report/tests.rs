@@ -16,6 +16,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         policy: policy.into(),
         guest_policy: None,
         gathered_pages: None,
+        hot_blocks: None,
         rounds: if policy == "all-fast" { 0 } else { 12 },
         runtime_s: 300.0 * slowdown,
         ops_per_s: 41.2e6 / slowdown,

@@ -21,6 +21,7 @@ pub mod runs;
 
 mod balloons;
 mod changes;
+mod gpac;
 mod hmvisor;
 mod hpmbs;
 mod hypertier;
@@ -44,13 +45,21 @@ pub enum Paper {
     Hmvisor,
     /// HPMBS.
     Hpmbs,
+    /// GPAC: Efficient Memory Tiering in a Virtual Machine.
+    Gpac,
     /// No paper: a question of our own.
     Ours,
 }
 
 impl Paper {
     /// The papers.
-    pub const ALL: [Self; 4] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor, Self::Hpmbs];
+    pub const ALL: [Self; 5] = [
+        Self::Vtmm,
+        Self::Hypertier,
+        Self::Hmvisor,
+        Self::Hpmbs,
+        Self::Gpac,
+    ];
 
     /// The paper's name on the command line.
     #[must_use]
@@ -60,6 +69,7 @@ impl Paper {
             Self::Hypertier => "hypertier",
             Self::Hmvisor => "hmvisor",
             Self::Hpmbs => "hpmbs",
+            Self::Gpac => "gpac",
             Self::Ours => "ours",
         }
     }
@@ -72,6 +82,7 @@ impl Paper {
             Self::Hypertier => "HyperTier",
             Self::Hmvisor => "HMvisor",
             Self::Hpmbs => "HPMBS",
+            Self::Gpac => "GPAC",
             Self::Ours => "Ours:",
         }
     }
@@ -187,6 +198,7 @@ pub fn experiments() -> Vec<&'static Experiment> {
     all.extend(hmvisor::EXPERIMENTS);
     all.extend(hpmbs::EXPERIMENTS);
     all.extend(balloons::EXPERIMENTS);
+    all.extend(gpac::EXPERIMENTS);
     all
 }
 

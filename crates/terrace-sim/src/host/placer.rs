@@ -54,6 +54,9 @@ pub trait GuestThread: Send {
     /// 4 KiB pages that it gathered so far, as simulated.
     fn gathered(&self) -> u64;
 
+    /// Blocks of 2 MiB with a hot page, as its first and its last round found them; `None` before the first.
+    fn hot_blocks(&self) -> Option<(u64, u64)>;
+
     /// Bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }

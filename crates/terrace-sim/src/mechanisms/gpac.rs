@@ -40,14 +40,18 @@ pub struct Gatherer {
     /// Free frames elsewhere.
     left: Vec<u32>,
     rounds: Rounds,
+    /// Hot pages of a block that is emptied.
+    cl: Cl,
+    /// Blocks with a hot page, as the first and the last round found them.
+    hot_blocks: Option<(u64, u64)>,
     /// Pages that were gathered.
     gathered: u64,
 }
 
 impl Gatherer {
-    /// Of a guest with memory beyond its load.
+    /// Of a guest with memory beyond its load, and its limit of hot pages.
     #[must_use]
-    pub fn new(space: &Space) -> Self {
+    pub fn new(space: &Space, cl: Cl) -> Self {
         let spare = space.guest.spare();
         Self {
             heat: vec![Heat::default(); index(low(space.guest.pages()))],
@@ -57,6 +61,8 @@ impl Gatherer {
             room: spare.collect(),
             left: Vec::new(),
             rounds: Rounds::default(),
+            cl,
+            hot_blocks: None,
             gathered: 0,
         }
     }
@@ -94,6 +100,8 @@ impl Gatherer {
     /// Chooses blocks and moves their hot pages; returns the time that this takes, ps.
     fn round(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment) -> u64 {
         let skew = self.skew(&vm.space);
+        let hot = skew.hot_blocks();
+        self.hot_blocks = Some((self.hot_blocks.map_or(hot, |(first, _)| first), hot));
         self.rounds.begin(&skew);
         if self.rounds.rests() {
             return 0;
@@ -108,12 +116,12 @@ impl Gatherer {
         };
         self.send_back(&mut mover);
         let limits = Limits {
-            cl: Cl::Auto { gain: 1 },
+            cl: self.cl,
             pages: u64::MAX,
             room: self.room.len() as u64,
         };
         let plan = self.rounds.plan(&skew, limits);
-        self.rounds.end(&plan, skew.hot_blocks());
+        self.rounds.end(&plan, hot);
         self.gather(&plan, &mut mover);
         let ps = mover.finish();
         vm.settle(granted, memory.free);
@@ -136,15 +144,15 @@ impl Gatherer {
         skew
     }
 
-    /// Pages in the targets that are not hot any more go to frames that hot ones left.
+    /// Pages in the targets that are cold go to frames that hot ones left.
     fn send_back(&mut self, mover: &mut Mover) {
-        let hot: Vec<u64> = (0..)
+        let not_cold: Vec<u64> = (0..)
             .zip(&self.heat)
-            .filter(|(_, heat)| heat.is_hot())
+            .filter(|(_, heat)| !heat.is_cold())
             .map(|(page, _)| page)
             .collect();
         let mut cold = self.residents(&mover.vm.space);
-        keep_cold(&mut cold, &hot);
+        keep_cold(&mut cold, &not_cold);
         for page in cold.into_iter().map(low) {
             let frame = mover.vm.space.guest.frame(page);
             let (Some(frame), Some(to)) = (frame, self.left.pop()) else {
@@ -192,6 +200,10 @@ impl GuestThread for Gatherer {
 
     fn gathered(&self) -> u64 {
         self.gathered
+    }
+
+    fn hot_blocks(&self) -> Option<(u64, u64)> {
+        self.hot_blocks
     }
 
     fn heap_bytes(&self) -> usize {

@@ -7,6 +7,7 @@
 mod cache;
 mod claim;
 mod error;
+mod guest;
 mod load;
 mod loaded;
 mod model;
@@ -24,6 +25,7 @@ mod variants;
 
 use std::path::PathBuf;
 
+use terrace_core::gather::Cl;
 use terrace_core::policy::{Move, Observe, Place, PolicyName};
 use terrace_core::{EngineConfig, PolicyChoice};
 use terrace_proto::PageSize;
@@ -178,20 +180,24 @@ pub enum HostPolicy {
 pub enum GuestPolicy {
     /// A mechanism that places pages: the host only provides the tiers.
     Places(Name),
-    /// The gathering of scattered hot pages, beside any policy of the host (GPAC).
-    Gathers,
+    /// The gathering of scattered hot pages, beside any policy of the host (GPAC), out of blocks of 2 MiB within that limit.
+    Gathers(Cl),
 }
 
 impl GuestPolicy {
     /// The name of gathering.
     pub(crate) const GATHERS: &'static str = "gpac";
 
-    /// The policy's name.
+    /// Gathering without a limit of the scenario's: out of blocks that free as many pages as are copied.
+    pub(crate) const AUTO: Self = Self::Gathers(Cl::Auto { gain: 1 });
+
+    /// The policy's name, with its limit if the scenario sets one: `gpac cl=50`.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Places(name) => name.name(),
-            Self::Gathers => Self::GATHERS,
+            Self::Places(name) => name.name().into(),
+            Self::Gathers(Cl::Below(cl)) => format!("{} cl={cl}", Self::GATHERS),
+            Self::Gathers(Cl::Auto { .. }) => Self::GATHERS.into(),
         }
     }
 
@@ -200,7 +206,7 @@ impl GuestPolicy {
     pub fn places(self) -> Option<Name> {
         match self {
             Self::Places(name) => Some(name),
-            Self::Gathers => None,
+            Self::Gathers(_) => None,
         }
     }
 }
@@ -252,14 +258,17 @@ impl Vm {
         }
     }
 
-    /// Whether the guest gathers hot pages. Under a bound in which tiers have no end there is nothing to gain.
-    pub(crate) fn gathers(&self) -> bool {
-        self.guest_policy == Some(GuestPolicy::Gathers)
+    /// The limit within which the guest gathers hot pages, if it does.
+    pub(crate) fn gathers(&self) -> Option<Cl> {
+        match self.guest_policy? {
+            GuestPolicy::Gathers(cl) => Some(cl),
+            GuestPolicy::Places(_) => None,
+        }
     }
 
     /// Checks that there is something to gather, and nothing that changes frames besides.
     fn check_gathering(&self, path: &str) -> Result<(), Fault> {
-        if !self.gathers() {
+        if self.gathers().is_none() {
             return Ok(());
         }
         let what = if self.pages.guest != PageSize::Base || self.pages.host != PageSize::Huge {

@@ -551,32 +551,17 @@ fn no_engine_in_guests(side: Option<Side>, path: &str) -> Result<(), Fault> {
     Err(Fault::new(path, what))
 }
 
-fn baseline_names() -> Vec<&'static str> {
+pub(super) fn baseline_names() -> Vec<&'static str> {
     Name::ALL.iter().map(|name| name.name()).collect()
 }
 
-fn baseline(name: &str) -> Option<Name> {
+pub(super) fn baseline(name: &str) -> Option<Name> {
     Name::ALL.iter().copied().find(|n| n.name() == name)
 }
 
 fn of_baseline(label: String, name: Name, side: Option<Side>) -> HostPolicy {
     let side = side.unwrap_or(name.nature());
     HostPolicy::Baseline(label, name, side)
-}
-
-/// The policy of a name that a guest gives for itself.
-pub(super) fn of_guest(name: &str, path: &str) -> Result<GuestPolicy, Fault> {
-    if name == GuestPolicy::GATHERS {
-        return Ok(GuestPolicy::Gathers);
-    }
-    baseline(name).map(GuestPolicy::Places).ok_or_else(|| {
-        let what = format!(
-            "\"{name}\" cannot be simulated in the guest: allowed is {}, {}",
-            GuestPolicy::GATHERS,
-            baseline_names().join(", ")
-        );
-        Fault::new(path, what)
-    })
 }
 
 /// The policy with the stages that its base has in the simulator and nowhere else.

@@ -22,23 +22,23 @@ struct Preset {
     /// Bandwidth of reads and of writes, GB/s.
     gb_s: [f64; 2],
     line: u64,
-    /// Price relative to DRAM's.
-    price_per_gib: f64,
+    /// Price relative to DRAM's; `None` if none is known.
+    price_per_gib: Option<f64>,
     service: Service,
 }
 
 /// The presets. `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
 /// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has, and its price,
 /// because it stands for it; and vTMM's CXL memory is remote DRAM, so both have its loaded latency. Prices: HyperTier, §1: memory doubled by persistent or CXL memory costs half of what
-/// DRAM would.
-const PRESETS: [Preset; 6] = [
+/// DRAM would. `hbm` is `dram` with the bandwidth of HBM2e over that of DDR5 on a Xeon Max (McCalpin, 2023): docs/machine.md.
+const PRESETS: [Preset; 7] = [
     Preset {
         name: "dram",
         kind: TierKind::Dram,
         ns: [81.0, 82.0],
         gb_s: [120.0, 82.0],
         line: 64,
-        price_per_gib: 1.0,
+        price_per_gib: Some(1.0),
         service: loaded::DRAM,
     },
     Preset {
@@ -47,7 +47,7 @@ const PRESETS: [Preset; 6] = [
         ns: [153.0, 162.0],
         gb_s: [97.0, 63.0],
         line: 64,
-        price_per_gib: 0.5,
+        price_per_gib: Some(0.5),
         service: loaded::REMOTE_WIDE,
     },
     Preset {
@@ -56,7 +56,7 @@ const PRESETS: [Preset; 6] = [
         ns: [310.0, 94.0],
         gb_s: [37.0, 13.0],
         line: 256,
-        price_per_gib: 0.5,
+        price_per_gib: Some(0.5),
         service: loaded::PMEM,
     },
     Preset {
@@ -65,7 +65,7 @@ const PRESETS: [Preset; 6] = [
         ns: [68.7, 68.7],
         gb_s: [88.2, 88.2],
         line: 64,
-        price_per_gib: 1.0,
+        price_per_gib: Some(1.0),
         service: loaded::DRAM_68,
     },
     Preset {
@@ -74,7 +74,7 @@ const PRESETS: [Preset; 6] = [
         ns: [121.9, 121.9],
         gb_s: [53.5, 53.5],
         line: 64,
-        price_per_gib: 0.5,
+        price_per_gib: Some(0.5),
         service: loaded::REMOTE,
     },
     Preset {
@@ -83,8 +83,17 @@ const PRESETS: [Preset; 6] = [
         ns: [176.6, 176.6],
         gb_s: [21.4, 21.4],
         line: 256,
-        price_per_gib: 0.5,
+        price_per_gib: Some(0.5),
         service: loaded::PMEM,
+    },
+    Preset {
+        name: "hbm",
+        kind: TierKind::Dram,
+        ns: [81.0, 82.0],
+        gb_s: [276.0, 287.0],
+        line: 64,
+        price_per_gib: None,
+        service: loaded::DRAM,
     },
 ];
 
@@ -105,7 +114,7 @@ impl Preset {
             read_gb_s: self.gb_s[0],
             write_gb_s: self.gb_s[1],
             line: self.line,
-            price_per_gib: Some(self.price_per_gib),
+            price_per_gib: self.price_per_gib,
             service: Some(self.service),
         }
     }

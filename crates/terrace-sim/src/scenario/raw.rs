@@ -8,7 +8,8 @@ use terrace_proto::PageSize;
 
 use super::cache::{self, RawCache};
 use super::error::Fault;
-use super::policy::{RawPolicy, of_guest};
+use super::guest::RawGuestPolicy;
+use super::policy::RawPolicy;
 use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{self, Number, Size, Time, Whole, size_text};
@@ -86,7 +87,7 @@ struct RawVm {
     guest_page: Option<PageSize>,
     host_page: Option<PageSize>,
     policy: Option<RawPolicy>,
-    guest_policy: Option<String>,
+    guest_policy: Option<RawGuestPolicy>,
     weight: Option<Whole>,
     floor: Option<Size>,
     ceiling: Option<Size>,
@@ -253,10 +254,8 @@ impl RawVm {
     fn check(self, path: &str, machine: &Machine, vcpus: u32) -> Result<Vm, Fault> {
         let at = |key: &str| format!("{path}.{key}");
         check_name(&self.name, &at("name"))?;
-        let guest_policy = match &self.guest_policy {
-            Some(name) => Some(of_guest(name, &at("guest_policy"))?),
-            None => None,
-        };
+        let guest_policy = self.guest_policy.map(|raw| raw.check(&at("guest_policy")));
+        let guest_policy = guest_policy.transpose()?;
         let page = self.page.unwrap_or(PageSize::Base);
         // A guest that places its own pages wants a host that leaves them alone.
         let usual = if guest_policy.is_some_and(|policy| policy.places().is_some()) {

@@ -6,7 +6,7 @@ use crate::base::side::Side;
 
 impl Scenario {
     /// This scenario with one policy of the host for every VM, and none in the guests, or, by `NAME+gpac`, the gathering of hot
-    /// pages.
+    /// pages, within the limits that the guests have already.
     ///
     /// # Errors
     /// If the policy is unknown (the message lists the known ones), or does not suit the scenario.
@@ -21,8 +21,11 @@ impl Scenario {
             *side = Side::Host;
         }
         let mut scenario = self.under(&policy);
-        for vm in scenario.vms.iter_mut().filter(|_| gathers) {
-            vm.guest_policy = Some(GuestPolicy::Gathers);
+        for (vm, own) in scenario.vms.iter_mut().zip(&self.vms).filter(|_| gathers) {
+            vm.guest_policy = Some(
+                own.gathers()
+                    .map_or(GuestPolicy::AUTO, GuestPolicy::Gathers),
+            );
         }
         scenario
             .check()

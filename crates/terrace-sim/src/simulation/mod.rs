@@ -34,12 +34,12 @@ use crate::host::vm::Vm;
 use crate::host::{placer, provision};
 use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
-use crate::scenario::{HostPolicy, Scenario};
+use crate::scenario::{GuestPolicy, HostPolicy, Scenario};
 use clock::Clock;
 use demand_result::{Demand, WorkingSets};
 use machine::Machine;
 use recorder::Recorder;
-use result::{Overhead, Provisioned, RunResult, VmResult};
+use result::{HotBlocks, Overhead, Provisioned, RunResult, VmResult};
 use timeline::Timeline;
 
 /// Time between reports of free memory to the engine, ns of the full-size machine.
@@ -463,13 +463,14 @@ impl Simulation {
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
+        let gatherer = vm.answers.gatherer.as_ref();
         let permissions = vm.space.second.permissions.as_deref();
         let in_faults = permissions.map_or(0, |permissions| permissions.spent());
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         VmResult {
             name: spec.name.clone(),
             policy: spec.policy_name(),
-            guest_policy: spec.guest_policy.map(|policy| policy.name().into()),
+            guest_policy: spec.guest_policy.map(GuestPolicy::name),
             rounds: self.rounds_of(vm, spec),
             runtime_s,
             ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),
@@ -503,11 +504,10 @@ impl Simulation {
                 classify: seconds(vm.account.spent.classify),
                 migrate: seconds(vm.account.spent.migrate),
             },
-            gathered_pages: vm
-                .answers
-                .gatherer
-                .as_ref()
-                .map(|own| own.gathered() * scale),
+            gathered_pages: gatherer.map(|own| own.gathered() * scale),
+            hot_blocks: gatherer
+                .and_then(|own| own.hot_blocks())
+                .map(|blocks| HotBlocks::of(blocks, scale)),
             provision: vm.provision.as_deref().map(Provisioned::of),
             demand: self
                 .engine()

@@ -65,6 +65,25 @@ pub struct Sweep {
     pub bytes: u64,
 }
 
+/// Blocks of 2 MiB of a guest's memory with a hot page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct HotBlocks {
+    /// As the first round found them, before anything was gathered.
+    pub first: u64,
+    /// As the last round found them: what that one gathered itself shows in the next.
+    pub last: u64,
+}
+
+impl HotBlocks {
+    /// Blocks of the full-size machine, from those of a first and a last round at a scale.
+    pub(crate) fn of((first, last): (u64, u64), scale: u64) -> Self {
+        Self {
+            first: first * scale,
+            last: last * scale,
+        }
+    }
+}
+
 /// The result of one VM.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct VmResult {
@@ -77,6 +96,9 @@ pub struct VmResult {
     /// 4 KiB pages that the guest gathered into few blocks, if it gathers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gathered_pages: Option<u64>,
+    /// Blocks of 2 MiB with a hot page as the guest that gathers found them, once it had a round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot_blocks: Option<HotBlocks>,
     /// Number of rounds that the policy ended; figures of fewer than 3 say little.
     pub rounds: u64,
     /// Time until the VM's load ended, s.

@@ -347,8 +347,8 @@ fn endless(spec: &scenario::Vm, fit: &[u64]) -> Option<u8> {
 
 /// The guest's own thread, if it gathers.
 fn gatherer(spec: &scenario::Vm, space: &Space) -> Option<Box<dyn GuestThread>> {
-    let gathers = spec.gathers();
-    gathers.then(|| Box::new(Gatherer::new(space)) as Box<dyn GuestThread>)
+    let cl = spec.gathers()?;
+    Some(Box::new(Gatherer::new(space, cl)))
 }
 
 /// The bound that knows each window beforehand, if it is the policy.
@@ -551,7 +551,7 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let pages = spec.workload.pages(scale, &scenario.folder);
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let ram = ram(spec, scale);
-    let guest = if spec.gathers() {
+    let guest = if spec.gathers().is_some() {
         Guest::with_spare(pages, spare_blocks(pages, ram)?)
     } else if spec.splits() {
         Guest::splittable(pages, ram)

@@ -189,6 +189,15 @@ impl Places {
         Self::Random(Permutation::new(items, seed))
     }
 
+    /// The items' own order.
+    pub(super) fn in_order(items: u64) -> Self {
+        Self::Even {
+            items,
+            step: 1,
+            start: 0,
+        }
+    }
+
     /// Even places.
     pub(super) fn even(items: u64, seed: u64) -> Self {
         let golden = multiply_high(items, GOLDEN).max(1);

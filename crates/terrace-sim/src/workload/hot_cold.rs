@@ -32,8 +32,32 @@ pub(super) enum Scatter {
     Nothing,
     /// Scattering of each page.
     Pages(Permutation),
+    /// Scattering of each page to the same distance from the one before.
+    Even(Stride),
     /// Scattering of each line.
     Lines(Permutation),
+}
+
+/// Pages at equal distances, as nearly as whole pages can be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stride {
+    pages: u64,
+    hot: u64,
+}
+
+impl Stride {
+    /// So many of so many pages.
+    pub(super) fn new(pages: u64, hot: u64) -> Self {
+        Self {
+            pages,
+            hot: hot.max(1),
+        }
+    }
+
+    /// The page of a number below the number of those that are placed.
+    fn page(self, number: u64) -> u64 {
+        number * self.pages / self.hot
+    }
 }
 
 /// A generator of accesses to two spans. The low 24 bits of one draw choose the span, all of it chooses the line: the
@@ -87,6 +111,12 @@ impl HotCold {
         match scatter {
             Scatter::Nothing => spans.fill(random, writes, batch, |line| line),
             Scatter::Lines(lines) => spans.fill(random, writes, batch, |line| lines.apply(line)),
+            Scatter::Even(stride) => {
+                let page = |line| stride.page(line / LINES_PER_PAGE).min(stride.pages - 1);
+                spans.fill(random, writes, batch, |line| {
+                    page(line) * LINES_PER_PAGE + line % LINES_PER_PAGE
+                });
+            }
             Scatter::Pages(pages) => spans.fill(random, writes, batch, |line| {
                 pages.apply(line / LINES_PER_PAGE) * LINES_PER_PAGE + line % LINES_PER_PAGE
             }),

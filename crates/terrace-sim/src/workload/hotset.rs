@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Value;
 
 use super::draw::{Permutation, part, to_f64, to_u64};
-use super::hot_cold::{HotCold, Scatter, Span};
+use super::hot_cold::{HotCold, Scatter, Span, Stride};
 use super::source::Generate;
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
@@ -43,6 +43,8 @@ struct Raw {
 enum Layout {
     #[default]
     Scattered,
+    /// At equal distances: as many of them in each stretch of memory.
+    Even,
     Clustered,
 }
 
@@ -101,6 +103,12 @@ impl TryFrom<Raw> for Hotset {
         match (&raw.stages, raw.stage_every) {
             (Some(_), None) => Err("stages needs stage_every, like \"60s\"".into()),
             (None, Some(_)) => Err("stage_every needs stages, like 4".into()),
+            (Some(_), Some(_)) if raw.layout == Layout::Even => {
+                Err("stages with layout = \"even\": the hot pages are the same in each, leave stages out".into())
+            }
+            _ if raw.layout == Layout::Even && raw.drift_per_s > 0.0 => {
+                Err("drift_per_s with layout = \"even\": the hot pages stay, leave it out".into())
+            }
             _ => Ok(Self(raw)),
         }
     }
@@ -166,6 +174,7 @@ impl Generator {
             Layout::Scattered => {
                 self.accesses.scatter = Scatter::Pages(Permutation::new(self.pages, seed));
             }
+            Layout::Even => self.accesses.scatter = Scatter::Even(Stride::new(self.pages, hot)),
             Layout::Clustered => self.start = seed % (self.pages - hot + 1),
         }
     }

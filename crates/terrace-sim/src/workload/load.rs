@@ -23,7 +23,7 @@ pub struct Load {
 
 /// Every kind, with its default pace: time of the processor per access (ns) and parallelism. Estimates; the reasons
 /// are in `docs/workloads.md`.
-pub(super) const KINDS: [(&str, f64, f64); 16] = [
+pub(super) const KINDS: [(&str, f64, f64); 17] = [
     ("hotset", 10.0, 4.0),
     ("sequential", 5.0, 8.0),
     ("gups", 5.0, 4.0),
@@ -35,6 +35,7 @@ pub(super) const KINDS: [(&str, f64, f64); 16] = [
     ("btree", 10.0, 1.0),
     ("xsbench", 5.0, 3.0),
     ("stencil", 5.0, 8.0),
+    ("multigrid", 5.0, 8.0),
     ("linear", 5.0, 6.0),
     ("swapmix", 10.0, 4.0),
     ("masim", 2.0, 4.0),
@@ -174,6 +175,7 @@ fn parse_kind(kind: &str, table: Table) -> Result<WorkloadKind, String> {
         "btree" => WorkloadKind::Btree(parse(table)?),
         "xsbench" => WorkloadKind::Xsbench(parse(table)?),
         "stencil" => WorkloadKind::Stencil(parse(table)?),
+        "multigrid" => WorkloadKind::Multigrid(parse(table)?),
         "linear" => WorkloadKind::Linear(parse(table)?),
         "swapmix" => WorkloadKind::Swapmix(parse(table)?),
         "masim" => WorkloadKind::Masim(parse(table)?),

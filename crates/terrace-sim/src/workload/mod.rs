@@ -20,6 +20,7 @@ mod keys;
 mod linear;
 mod load;
 mod masim;
+mod multigrid;
 mod phases;
 mod presets;
 mod ranked;
@@ -63,6 +64,7 @@ enum WorkloadKind {
     Btree(btree::Btree),
     Xsbench(xsbench::Xsbench),
     Stencil(stencil::Stencil),
+    Multigrid(multigrid::Multigrid),
     Linear(linear::Linear),
     Swapmix(swapmix::Swapmix),
     Masim(masim::Masim),
@@ -118,6 +120,7 @@ macro_rules! of_kind {
             WorkloadKind::Btree($endless) => $then,
             WorkloadKind::Xsbench($endless) => $then,
             WorkloadKind::Stencil($endless) => $then,
+            WorkloadKind::Multigrid($endless) => $then,
             WorkloadKind::Linear($endless) => $then,
             WorkloadKind::Swapmix($endless) => $then,
             $($other)*

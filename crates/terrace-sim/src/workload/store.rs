@@ -1,7 +1,7 @@
 //! `kv` and `ycsb`: stores that serve requests for values by key.
 //!
 //! Memory is an index (a hash table, 16 bytes per key) and then the values, each in whole lines. Both have
-//! their own random order. A request is one access to the index, then one to each line of the value.
+//! their own random order, unless the values lie in the keys'. A request is one access to the index, then one to each line of the value.
 
 use serde::Deserialize;
 
@@ -45,6 +45,19 @@ pub(super) struct Kv {
     sigma: f64,
     #[serde(default = "values::half", deserialize_with = "values::fraction")]
     read: f64,
+    #[serde(default)]
+    order: Order,
+}
+
+/// The order of the values in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    /// Any.
+    #[default]
+    Random,
+    /// That of the keys, as values lie that were written in that order.
+    Keys,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
@@ -147,7 +160,10 @@ impl Endlessly for Kv {
     }
 
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Self::Generator, WorkloadError> {
-        let layout = Layout::new(self.keys.div_ceil(context.scale), self.value);
+        let layout = Layout {
+            order: self.order,
+            ..Layout::new(self.keys.div_ceil(context.scale), self.value)
+        };
         let law = match self.dist {
             KvDist::Hotspot => Law::Hotspot {
                 hot: self.hot,
@@ -218,6 +234,7 @@ struct Layout {
     /// The first line of the values.
     values: u64,
     pages: u64,
+    order: Order,
 }
 
 impl Layout {
@@ -229,6 +246,7 @@ impl Layout {
             value_lines,
             values: index_pages * LINES_PER_PAGE,
             pages: index_pages + (keys * value_lines).div_ceil(LINES_PER_PAGE),
+            order: Order::default(),
         }
     }
 }
@@ -268,7 +286,10 @@ impl Store {
             latest,
             up_to: [read, read + update, read + update + insert],
             index: law.places(context, layout.keys, mix(seed)),
-            places: law.places(context, layout.keys, seed),
+            places: match layout.order {
+                Order::Random => law.places(context, layout.keys, seed),
+                Order::Keys => Places::in_order(layout.keys),
+            },
             next_key: u64::from(vcpu) % layout.keys,
             vcpus: context.vcpus.into(),
         })

@@ -545,10 +545,10 @@ fn tiers_that_are_too_few_too_many_or_out_of_order_are_refused() {
     refused(
         MINIMAL,
         tiers,
-        "\"dram\", \"hbm\"",
+        "\"dram\", \"hbm4\"",
         "2: machine.tiers",
         &[
-            "no tier \"hbm\"",
+            "no tier \"hbm4\"",
             "dram, cxl, pmem, dram-68, remote, pmem-177",
         ],
     );
@@ -613,6 +613,17 @@ fn what_cannot_be_simulated_yet_is_refused() {
         "7: vm.guest_policy",
         &["gpca", "cannot be simulated", "gpac"],
     );
+    for (guest, parts) in [
+        ("{ base = \"gpac\", cl = 1 }", &["cl", "2 to 512"][..]),
+        ("{ base = \"gpac\", cl = 513 }", &["cl", "2 to 512"]),
+        ("{ base = \"tpp\", cl = 50 }", &["belongs to base", "gpac"]),
+        ("{ base = \"gpac\", lc = 50 }", &["unknown field `lc`"]),
+    ] {
+        let guest = format!("guest_policy = {guest}\nworkload");
+        let error = parse(&MINIMAL.replacen("workload", &guest, 1)).expect_err(&guest);
+        let error = error.to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
     refused(
         FULL,
         "\"island\"",

@@ -209,6 +209,7 @@ fn presets_are_those_of_the_papers_tables() {
         ("dram-68", [68.7, 68.7, 88.2, 88.2], (1, 1)),
         ("remote", [121.9, 121.9, 53.5, 53.5], (2, 3)),
         ("pmem-177", [176.6, 176.6, 21.4, 21.4], (1, 3)),
+        ("hbm", [81.0, 82.0, 276.0, 287.0], (1, 1)),
     ];
     let expected: Vec<_> = expected.map(|(n, f, w)| (n.to_owned(), f, w)).into();
     assert_eq!(figures, expected);
@@ -218,14 +219,15 @@ fn presets_are_those_of_the_papers_tables() {
 fn a_preset_is_priced_relative_to_dram_and_a_table_by_its_own() {
     let prices = presets().into_iter().map(|t| (t.name, t.price_per_gib));
     let expected = [
-        ("dram", 1.0),
-        ("cxl", 0.5),
-        ("pmem", 0.5),
-        ("dram-68", 1.0),
-        ("remote", 0.5),
-        ("pmem-177", 0.5),
+        ("dram", Some(1.0)),
+        ("cxl", Some(0.5)),
+        ("pmem", Some(0.5)),
+        ("dram-68", Some(1.0)),
+        ("remote", Some(0.5)),
+        ("pmem-177", Some(0.5)),
+        ("hbm", None),
     ];
-    let expected = expected.map(|(name, price)| (name.to_owned(), Some(price)));
+    let expected = expected.map(|(name, price)| (name.to_owned(), price));
     assert_eq!(prices.collect::<Vec<_>>(), expected);
     let unpriced = parse(&FULL.replace(", price_per_gib = 2.5", "")).expect("valid");
     assert_eq!(unpriced.machine.tiers[1].price_per_gib, None);

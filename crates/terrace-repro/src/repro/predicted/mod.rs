@@ -8,6 +8,7 @@ pub mod page;
 
 mod antagonists;
 mod dram_sizes;
+mod gathering;
 mod huge_pages;
 mod programs;
 mod sharing;
@@ -71,6 +72,12 @@ pub const SETS: &[PredictionSet] = &[
         title: "HMvisor's trade of fast memory for slow",
         seeds: 3,
         experiments: &[&trade::TRADE],
+    },
+    PredictionSet {
+        name: "gpac",
+        title: "guests that gather their hot pages, many at a time",
+        seeds: 1,
+        experiments: gathering::EXPERIMENTS,
     },
 ];
 

@@ -116,18 +116,62 @@ fn a_name_may_have_gathering_behind_it() {
         Scenario::parse(&text(HOSTS[0], "", SCATTERED), "gather", Path::new("/s")).unwrap();
     for name in ["tpp+gpac", "tpp@host+gpac", "first-touch+gpac"] {
         let with = scenario.with_policy(name).unwrap();
-        assert!(with.vms[0].gathers(), "{name}");
+        assert!(with.vms[0].gathers().is_some(), "{name}");
         let mechanism = with.vms[0].baseline();
         assert!(
             mechanism.is_none_or(|(_, side)| side == crate::base::side::Side::Host),
             "{name}"
         );
         let alone = with.with_policy("tpp@host").unwrap();
-        assert!(!alone.vms[0].gathers());
+        assert!(alone.vms[0].gathers().is_none());
     }
     for wrong in ["tpp+gpca", "+gpac", "gpac", "tpp@guest+gpac"] {
         assert!(scenario.with_policy(wrong).is_err(), "{wrong}");
     }
+}
+
+/// 768 blocks with one hot page each.
+const ONE_EACH: &str = "hot = 0.001953125, hot_access = 1.0, layout = \"even\", compute_ns = 100_000, duration = \"45s\"";
+
+#[test]
+fn one_hot_page_in_each_block_becomes_a_512th_of_the_blocks() {
+    let mut run = simulation(HOSTS[0], "guest_policy = \"gpac\"", ONE_EACH);
+    while run.advance(u64::MAX) {}
+    let vm = run.result().vms.remove(0);
+    let blocks = vm.hot_blocks.expect("two rounds");
+    assert_eq!((blocks.first, blocks.last), (768, 2));
+    assert_eq!(vm.gathered_pages, Some(768));
+}
+
+#[test]
+fn a_limit_leaves_blocks_with_as_many_hot_pages_alone() {
+    let guest = "guest_policy = { base = \"gpac\", cl = 4 }";
+    let mut run = simulation(HOSTS[0], guest, SCATTERED);
+    while run.advance(u64::MAX) {}
+    let vm = run.result().vms.remove(0);
+    assert_eq!(vm.guest_policy.as_deref(), Some("gpac cl=4"));
+    // Of about five hot pages in each block, a quarter of the blocks has three or fewer.
+    let gathered = vm.gathered_pages.expect("it gathers");
+    assert!((200..1200).contains(&gathered), "{gathered}");
+    let blocks = vm.hot_blocks.expect("rounds");
+    assert!(
+        blocks.last > 400 && blocks.last < blocks.first,
+        "{blocks:?}"
+    );
+}
+
+#[test]
+fn a_name_with_gathering_keeps_the_guests_limit() {
+    let guest = "guest_policy = { base = \"gpac\", cl = 50 }";
+    let text = text(HOSTS[0], guest, SCATTERED);
+    let scenario = Scenario::parse(&text, "gather", Path::new("/s")).unwrap();
+    let with = scenario.with_policy("tpp+gpac").unwrap();
+    assert_eq!(with.vms[0].guest_policy, scenario.vms[0].guest_policy);
+    assert!(
+        scenario.with_policy("tpp@host").unwrap().vms[0]
+            .gathers()
+            .is_none()
+    );
 }
 
 #[test]

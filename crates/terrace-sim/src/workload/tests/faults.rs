@@ -29,6 +29,26 @@ fn the_line_of_the_load_is_shown() {
 }
 
 #[test]
+fn even_hot_pages_neither_drift_nor_change() {
+    let keys = r#"kind = "hotset", size = "1GiB", hot = 0.1, layout = "even", ops = 1"#;
+    refused(
+        &format!("{keys}, drift_per_s = 0.1"),
+        &["drift_per_s", "leave it out"],
+    );
+    let stages = r#"stages = 2, stage_every = "1s""#;
+    refused(
+        &format!("{keys}, {stages}"),
+        &["stages", "leave stages out"],
+    );
+}
+
+#[test]
+fn too_many_fields_are_refused() {
+    let keys = r#"kind = "multigrid", size = "1GiB", fields = 65, ops = 1"#;
+    refused(keys, &["fields", "65", "at most 64"]);
+}
+
+#[test]
 fn an_unknown_kind_is_named_with_all_kinds() {
     refused(
         r#"kind = "hutset", ops = 1"#,

@@ -42,8 +42,8 @@ fn top_share(accesses: &[Access], pages: u64, of: usize) -> f64 {
 }
 
 #[test]
-fn hotset_has_exactly_its_hot_pages_in_either_layout() {
-    for layout in ["scattered", "clustered"] {
+fn hotset_has_exactly_its_hot_pages_in_each_layout() {
+    for layout in ["scattered", "even", "clustered"] {
         // 2,000 pages, not a power of two.
         let keys = format!(
             r#"kind = "hotset", size = "8000KiB", hot = 0.1, hot_access = 1, layout = "{layout}""#
@@ -293,6 +293,39 @@ fn kv_hotspot_takes_its_share_by_keys() {
         .collect();
     // 80 %, and a fifth of the rest.
     about(top_share(&values, 1000, 200), 0.84, 0.015);
+}
+
+#[test]
+fn even_hot_pages_lie_one_in_each_block_at_any_scale() {
+    let keys = r#"kind = "hotset", preset = "gpac-masim", size = "64MiB""#;
+    for scale in [1, 4] {
+        let hot = pages(&first(keys, scale, 10_000));
+        let each: BTreeSet<u64> = (0..32 / scale).map(|block| block * 512).collect();
+        assert_eq!(hot, each, "scale {scale}");
+    }
+}
+
+#[test]
+fn values_in_the_order_of_keys_are_hot_in_the_middle() {
+    let keys = r#"kind = "kv", keys = 1000, value = "4KiB", dist = "gauss", order = "keys""#;
+    let accesses = first(keys, 1, 65 * 20_000);
+    let values: Vec<&Access> = accesses.iter().filter(|a| a.page() >= 4).collect();
+    let within = |access: &&&Access| (access.page() - 4).abs_diff(500) < 167;
+    let hits = u32::try_from(values.iter().filter(within).count()).expect("small");
+    let all = u32::try_from(values.len()).expect("small");
+    // One standard deviation, a sixth of the keys, to either side: 68.3 % of what lies within three.
+    about(f64::from(hits) / f64::from(all), 0.685, 0.02);
+}
+
+#[test]
+fn a_multigrid_step_sweeps_all_fields_and_writes_half() {
+    let keys = r#"kind = "multigrid", size = "4MiB", fields = 4, levels = 3"#;
+    // 65,536 lines; half of each array is this vCPU's, so that a step has fewer accesses than are half of these.
+    let accesses = first(keys, 1, COUNT);
+    assert_eq!(pages(&accesses).len(), pages(&accesses[..COUNT / 2]).len());
+    about(share(&accesses, |access| access.is_write()), 0.5, 0.001);
+    let last = accesses.iter().map(|a| a.page()).max().expect("some");
+    assert!((960..1024).contains(&last), "{last}");
 }
 
 #[test]
