@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use serde::Deserialize;
+use terrace_host::unit::UnitChoice;
 use terrace_proto::agent::Budgets;
 
 /// The manager of a VM's memory.
@@ -21,6 +22,21 @@ pub enum VmMode {
 }
 
 impl VmMode {
+    /// The unit of a VM in this mode: a guest that moves its own pages is named pages of 4 KiB.
+    ///
+    /// # Errors
+    /// If another one was asked for.
+    pub(super) fn unit(self, wanted: UnitChoice) -> Result<UnitChoice> {
+        if self != Self::Coordinated {
+            return Ok(wanted);
+        }
+        ensure!(
+            wanted != UnitChoice::Huge,
+            "mode = \"coordinated\" names the guest's own pages, so unit = \"2MiB\" is not possible: leave it out, or set \"4KiB\""
+        );
+        Ok(UnitChoice::Base)
+    }
+
     /// The mode's name as the configuration has it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -196,6 +212,8 @@ mod tests {
     fn what_cannot_be_is_refused() {
         assert!(refused("[vm.a]\nmode = \"both\"").contains("coordinated"));
         assert!(refused("[vm.a]\nmode = \"coordinated\"").contains("scan = true"));
+        let huge = "[vm.a]\nmode = \"coordinated\"\nscan = true\nunit = \"2MiB\"";
+        assert!(refused(huge).contains("unit = \"2MiB\" is not possible"));
         assert!(refused("[vm.a]\nfallback = \"guest\"").contains("observe"));
         assert!(refused("[agent]\nsilence = \"1s\"").contains("2s to 10m"));
         assert!(refused("[agent]\ncpu_share_max_percent = 101").contains("CPU percent"));

@@ -344,6 +344,7 @@ impl Config {
         let writes = writes::of_vm(own, &self.defaults, tracker)?;
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
+        let unit = mode.unit(own.unit.or(self.defaults.unit).unwrap_or_default())?;
         Ok(VmConfig {
             hyperflex: hyperflex::of_vm(own, &self.defaults)?,
             pins: pins::of_vm(own, &self.defaults)?,
@@ -365,7 +366,7 @@ impl Config {
             scan,
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
             weight,
-            unit: own.unit.or(self.defaults.unit).unwrap_or_default(),
+            unit,
             sizes,
         })
     }

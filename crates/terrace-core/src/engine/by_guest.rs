@@ -5,7 +5,11 @@
 //! is that of the guest's nodes. A plan's answer is a number of frames, never a list. It leaves to others: who names frames
 //! to the guest, and whether it is trusted.
 
-use terrace_proto::{GuestMoves, MoveReport, MoveStatus, TierId};
+use std::borrow::Cow;
+
+use terrace_proto::{
+    GuestMoves, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, Tick, TierId,
+};
 
 use super::moves::Flight;
 use super::vm::Vm;
@@ -20,15 +24,17 @@ pub(crate) struct GuestRoom {
 impl Vm {
     /// Whether the guest moves pages, and not the host their backing.
     pub fn moves_by_guest(&self) -> bool {
-        self.by_guest.is_some()
+        self.moving.by_guest.is_some()
     }
 
     /// Takes in who moves pages from now on, and what the guest has free.
-    pub fn set_by_guest(&mut self, now: terrace_proto::Tick, moves: &GuestMoves) {
+    pub fn set_by_guest(&mut self, now: Tick, moves: &GuestMoves) {
         let was = self.moves_by_guest();
         let free = moves.free_bytes.clone();
-        self.by_guest = free.map(|free| GuestRoom { free });
+        self.moving.by_guest = free.map(|free| GuestRoom { free });
         if was != self.moves_by_guest() {
+            // What was planned for the one side is not for the other.
+            self.abandon(now, "another side moves its pages now");
             self.history.say(
                 now,
                 match was {
@@ -39,9 +45,21 @@ impl Vm {
         }
     }
 
+    /// The places of frames for a guest that moves its own pages: the size of the host's pages does not matter then.
+    pub fn codes_for<'a>(&self, codes: &'a [PageCode]) -> Cow<'a, [PageCode]> {
+        let small = |code: &PageCode| {
+            code.tier()
+                .map_or(PageCode::ABSENT, |tier| PageCode::new(tier, false))
+        };
+        match self.moves_by_guest() {
+            true => codes.iter().map(small).collect(),
+            false => codes.into(),
+        }
+    }
+
     /// Bytes that the guest has free in a tier beside those that are on their way; `None` if the host moves pages.
     pub fn guest_room(&self, tier: TierId) -> Option<u64> {
-        let room = self.by_guest.as_ref()?;
+        let room = self.moving.by_guest.as_ref()?;
         let free = room.free.get(tier.index()).copied().unwrap_or(0);
         Some(free.saturating_sub(self.moving.coming[tier.index()]))
     }
@@ -60,7 +78,7 @@ impl Vm {
     /// the guest moved what was in it.
     pub fn land_by_guest(&mut self, flight: Flight, status: MoveStatus) -> bool {
         let is_moved = status == MoveStatus::Moved;
-        if let Some(room) = self.by_guest.as_mut().filter(|_| is_moved) {
+        if let Some(room) = self.moving.by_guest.as_mut().filter(|_| is_moved) {
             for (tier, gets) in [(flight.from, true), (flight.to, false)] {
                 if let Some(free) = room.free.get_mut(tier.index()) {
                     *free = match gets {
@@ -76,18 +94,16 @@ impl Vm {
 
 /// The report of a plan of which the guest moved so many frames: the first ones, for want of a list.
 #[must_use]
-pub fn report_of_count(plan: &terrace_proto::MovePlan, moved: u64, elapsed_ns: u64) -> MoveReport {
-    let results = (0_u64..)
-        .zip(&plan.moves)
-        .map(|(at, page)| terrace_proto::PageResult {
-            gfn: page.gfn,
-            status: match at < moved {
-                true => MoveStatus::Moved,
-                false => MoveStatus::Busy,
-            },
-            // The frame stays where it is.
-            now: terrace_proto::PageCode::ABSENT,
-        });
+pub fn report_of_count(plan: &MovePlan, moved: u64, elapsed_ns: u64) -> MoveReport {
+    let results = (0_u64..).zip(&plan.moves).map(|(at, page)| PageResult {
+        gfn: page.gfn,
+        status: match at < moved {
+            true => MoveStatus::Moved,
+            false => MoveStatus::Busy,
+        },
+        // The frame stays where it is.
+        now: PageCode::ABSENT,
+    });
     MoveReport {
         id: plan.id,
         vm: plan.vm,

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
 
 use super::Shared;
+use super::by_guest::GuestRoom;
 use super::check::Verdict;
 use super::migration::Pace;
 use super::refusal::MoveRefusal;
@@ -99,6 +100,8 @@ pub(crate) struct Moving {
     pub pace: Option<Pace>,
     /// Until when no plan goes out, as huge pages are made of the VM's memory ([`super::huge`]).
     pub held_until: Option<Tick>,
+    /// The guest moves what is named to it, and has so much room.
+    pub by_guest: Option<GuestRoom>,
 }
 
 impl Moving {

@@ -71,7 +71,8 @@ impl Vm {
         if start > next_page {
             self.pages.place_absent(Gfn(next_page), start - next_page);
         }
-        self.pages.place_run(report.start, &report.codes);
+        let codes = self.codes_for(&report.codes);
+        self.pages.place_run(report.start, &codes);
         let next_page = next_page.max(end);
         if report.last {
             self.pages.place_absent(Gfn(next_page), u64::MAX);

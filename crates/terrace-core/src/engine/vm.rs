@@ -6,7 +6,6 @@
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
 use super::ages::AgeScans;
-use super::by_guest::GuestRoom;
 use super::demand::Demand;
 use super::history::History;
 use super::migration::Pace;
@@ -38,8 +37,6 @@ pub(crate) struct Vm {
     pub size: FastSize,
     pub rounds: Rounds,
     pub moving: Moving,
-    /// The guest moves what is named to it, and has so much room.
-    pub by_guest: Option<GuestRoom>,
     pub history: History,
 }
 
@@ -96,7 +93,6 @@ impl Vm {
             size: FastSize::new(spec.weight),
             rounds: Rounds::new(now, stays, rhythm, config),
             moving: Moving::default(),
-            by_guest: None,
             history: History::new(config.max_reasons),
         };
         vm.moving.pace = vm.pace(config);

@@ -73,7 +73,7 @@ fn hot_data_comes_to_fast_frames_that_stay_where_they_are() {
 #[test]
 fn no_more_is_named_up_than_the_guest_has_room_for() {
     let mut h = guest(config(PolicyName::Vtmm));
-    run(&mut h, 60);
+    run(&mut h, 120);
     let plans = plans(&h);
     let (_, first) = plans.first().expect("a plan");
     let of = |to| first.moves.iter().filter(|m| m.to == to).count() as u64;
