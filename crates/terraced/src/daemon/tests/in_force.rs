@@ -268,7 +268,7 @@ fn a_reinspected_vm_keeps_its_agent_and_learns_its_size() {
 }
 
 #[test]
-fn in_coordinated_mode_the_host_goes_on_without_nodes_and_says_so() {
+fn without_nodes_the_host_goes_on_alone_and_says_so() {
     let (_folder, mut daemon) = daemon("mode = \"coordinated\"\nscan = true");
     find(&mut daemon, 1 << 30);
     assert_eq!(orders(&daemon).mode, Mode::Coordinated);
