@@ -120,7 +120,7 @@ pub fn ram_path(spec: &VmSpec) -> String {
     format!("{folder}/{}.ram", spec.name)
 }
 
-/// The file of the node to gather hot pages on, beside the other.
+/// The file of the guest's second node, beside the other.
 #[must_use]
 pub fn gather_path(spec: &VmSpec) -> String {
     format!("{}.gather.ram", ram_path(spec))

@@ -164,8 +164,14 @@ fn with_small_node(spec: &VmSpec) -> Options {
 fn two_nodes(spec: &VmSpec) -> Options {
     let slow_mib = spec.memory_mib.saturating_sub(spec.fast_mib);
     let mut options = vec![("-machine", "q35,hmat=on,graphics=off".to_owned())];
-    for (node, mib, cpus) in [(0, spec.fast_mib, ",cpus=0"), (1, slow_mib, "")] {
-        let backend = format!("memory-backend-ram,id=m{node},size={mib}M,prealloc=on");
+    for (node, path, mib, cpus) in [
+        (0, vm::ram_path(spec), spec.fast_mib, ",cpus=0"),
+        (1, vm::gather_path(spec), slow_mib, ""),
+    ] {
+        // In files, so that the host can read the guest's page tables.
+        let backend = format!(
+            "memory-backend-file,id=m{node},mem-path={path},share=on,align=2M,size={mib}M,prealloc=on"
+        );
         options.push((
             "-object",
             format!("{backend},host-nodes={node},policy=bind"),
