@@ -118,6 +118,13 @@ impl SkewReport {
         classes
     }
 
+    /// Blocks of a class that have fewer hot pages than the limit.
+    #[must_use]
+    pub fn emptied(&self, class: &Class) -> u64 {
+        let end = usize::from(self.cl).clamp(class.from, class.to + 1);
+        self.histogram[class.from..end].iter().sum()
+    }
+
     fn bars(&self, text: &mut String) -> std::fmt::Result {
         let classes = self.classes();
         let most = classes.iter().map(|class| class.blocks).max().unwrap_or(0);
@@ -167,7 +174,10 @@ fn staying(text: &mut String, staying: &Staying) -> std::fmt::Result {
             staying.khugepaged,
             "where khugepaged makes larger pages: it would take them home (MADV_NOHUGEPAGE helps)",
         ),
-        (staying.gone, "not there any more"),
+        (
+            staying.gone,
+            "not in memory: never touched, swapped out, or the process has ended",
+        ),
     ] {
         if count > 0 {
             writeln!(text, "stay       {count} pages: {why}")?;
