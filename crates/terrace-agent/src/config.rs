@@ -239,7 +239,8 @@ impl Config {
     /// # Errors
     /// If something in it is wrong; the message names the key and what is allowed.
     pub fn parse(text: &str) -> Result<Self> {
-        let raw: Raw = toml::from_str(text)?;
+        let raw: Raw = toml::from_str(text)
+            .map_err(|error| anyhow::anyhow!(without_types(&error.to_string())))?;
         within("epoch_ms", u64::from(raw.epoch_ms), 100, 60_000)?;
         within("processes.most", raw.processes.most as u64, 1, 61)?;
         within(
@@ -344,6 +345,16 @@ fn check_names(raw: &Raw) -> Result<()> {
     Ok(())
 }
 
+/// A parser's message without the names of Rust's types.
+fn without_types(message: &str) -> String {
+    let mut text = message.trim_end().to_owned();
+    for name in ["usize", "u64", "u32", "u16", "u8"] {
+        let expected = format!("expected {name}");
+        text = text.replace(&expected, "expected a whole number, 0 or more");
+    }
+    text
+}
+
 fn within(key: &str, value: u64, least: u64, most: u64) -> Result<()> {
     ensure!(
         (least..=most).contains(&value),
@@ -385,6 +396,8 @@ mod tests {
         assert!(refused("sampler = \"scan\"\nmodule = false").contains("module = false"));
         assert!(refused("[gather]\ngain = 512").contains("gather.gain = 512 is out of range"));
         assert!(refused("[gather]\ncl = 1").contains("gather.cl = 1 is out of range"));
+        assert!(refused("[gather]\ncl = -3").contains("allowed is \"auto\", or 2 to 512"));
+        assert!(refused("[gather]\nnode = -1").ends_with("expected a whole number, 0 or more"));
         assert!(refused("[gather]\ncl = \"all\"").contains("allowed is \"auto\", or 2 to 512"));
         assert!(refused("[gather]\nsplit = 20000").contains("allowed is 0 to 16384"));
         assert!(refused("[gather]\nwindow_s = 0").contains("gather.window_s = 0 is out of range"));

@@ -24,7 +24,7 @@ pub struct RawGather {
 
 /// A number or `auto`.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "gather.cl: allowed is \"auto\", or 2 to 512")]
 enum RawCl {
     Below(u16),
     Text(String),

@@ -3,6 +3,7 @@
 use terrace_sys::guest_module::{GuestModule, ModuleError};
 use terrace_sys::{Finding, HostRoot};
 
+use super::heat::Source;
 use super::node::NodeWay;
 use super::way;
 use crate::config::Config;
@@ -18,17 +19,54 @@ const NODE: &str = "gather.node takes a small node without processors. QEMU: -ob
 pub fn inspect(root: &HostRoot, config: &Config) -> Finding {
     if let Some(node) = config.gather.node {
         return match NodeWay::open(root, node, &config.tiers) {
-            Ok(_) => Finding::ok(NAME, format!("hot pages come together on node {node}")),
-            Err(error) => Finding::missing(NAME, format!("{error:#}"), "docs/gather.md"),
+            Ok(_) => with_source(
+                root,
+                config,
+                &format!("hot pages come together on node {node}"),
+            ),
+            Err(error) => Finding::missing(
+                NAME,
+                format!("{error:#}"),
+                "docs/gather.md: Two ways, and What stands in the way",
+            ),
         };
     }
     let loaded = config.module && !matches!(GuestModule::open(root), Err(ModuleError::NotLoaded));
     match way::choose(root, config) {
-        Ok(_) => Finding::ok(NAME, "the guest module brings hot pages together"),
+        Ok(_) => with_source(root, config, "the guest module brings hot pages together"),
         Err(error) if loaded => Finding::degraded(NAME, format!("{error:#}; it is optional"), NODE),
         Err(_) => Finding::ok(
             NAME,
             format!("not set up; it is optional, for hosts that move pages of 2 MiB. {NODE}"),
         ),
+    }
+}
+
+/// A way that works, with the source of hot pages; without one only lists of another tool can be gathered.
+fn with_source(root: &HostRoot, config: &Config, way: &str) -> Finding {
+    match Source::choose(root, config, None) {
+        Ok(source) => Finding::ok(NAME, format!("{way}, found by {}", source.name())),
+        Err(error) => Finding::degraded(
+            NAME,
+            format!("{way}, but {error:#}"),
+            "load the guest module (guest-module, above), which has SCAN; without any source `gather --pages FILE` alone works",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_sys::Health;
+
+    use super::*;
+
+    #[test]
+    fn a_way_without_a_source_of_hot_pages_is_weak() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::parse("module = false").unwrap();
+        let finding = with_source(&HostRoot::new(dir.path()), &config, "a way");
+        assert_eq!(finding.health, Health::Degraded);
+        let begins = "a way, but no source of hot base pages: module = false";
+        assert!(finding.found.starts_with(begins), "{}", finding.found);
     }
 }

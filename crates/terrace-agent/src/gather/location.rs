@@ -41,6 +41,14 @@ pub struct Staying {
     pub gone: u64,
 }
 
+impl Staying {
+    /// Number of those that are in memory: their blocks cannot be emptied.
+    #[must_use]
+    pub fn in_memory(&self) -> u64 {
+        self.shared + self.huge + self.khugepaged
+    }
+}
+
 /// The frames of all hot pages.
 #[derive(Clone, Debug, Default)]
 pub struct Located {

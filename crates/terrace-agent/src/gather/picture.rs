@@ -50,25 +50,31 @@ fn draw(area: &Area, report: &SkewReport) -> Result<(), String> {
     let most = classes.iter().map(|class| class.blocks).max().unwrap_or(0);
     let mut x = LEFT;
     for class in &classes {
-        bar(area, class, x, most.max(1), report.cl)?;
+        bar(area, class, report.emptied(class), x, most.max(1))?;
         x += STEP;
     }
     label(area, "hot pages of a block", (LEFT, BOTTOM + 26), 13)?;
     area.present().map_err(|error| error.to_string())
 }
 
-fn bar(area: &Area, class: &Class, x: i32, most: u64, cl: u16) -> Result<(), String> {
+/// A class's bar; the blocks that would be emptied are its lower part.
+fn bar(area: &Area, class: &Class, emptied: u64, x: i32, most: u64) -> Result<(), String> {
     let pixels = u64::try_from(BOTTOM - TOP - 16).unwrap_or(0);
-    let height = class.blocks.saturating_mul(pixels).div_ceil(most);
-    let top = BOTTOM - i32::try_from(height).unwrap_or(0);
-    let colour = if class.to < usize::from(cl) {
-        EMPTIED
-    } else {
-        STAYS
+    let above = |blocks: u64| {
+        let height = blocks.saturating_mul(pixels).div_ceil(most);
+        BOTTOM - i32::try_from(height).unwrap_or(0)
     };
-    let corners = [(x, top), (x + BAR, BOTTOM)];
-    area.draw(&Rectangle::new(corners, colour.filled()))
-        .map_err(|error| error.to_string())?;
+    let top = above(class.blocks);
+    for (from, to, colour) in [
+        (top, above(emptied), STAYS),
+        (above(emptied), BOTTOM, EMPTIED),
+    ] {
+        if from < to {
+            let corners = [(x, from), (x + BAR, to)];
+            area.draw(&Rectangle::new(corners, colour.filled()))
+                .map_err(|error| error.to_string())?;
+        }
+    }
     label(area, &class.name(), (x, BOTTOM + 6), 13)?;
     label(area, &class.blocks.to_string(), (x, top - 16), 12)
 }
@@ -109,5 +115,27 @@ mod tests {
         );
         assert!(has("fewer than 2 hot pages") && has("256-511"));
         assert!(has("#D55E00") && has("#0072B2"));
+    }
+
+    #[test]
+    fn a_class_that_the_limit_divides_has_both_colours() {
+        let mut skew = Skew::new(8 * 512);
+        for block in 0..4 {
+            skew.count(block * 512, true);
+            skew.count(block * 512 + 1, true);
+        }
+        (0..3).for_each(|page| skew.count(5 * 512 + page, true));
+        let limits = Limits {
+            cl: Cl::Below(3),
+            pages: u64::MAX,
+            room: u64::MAX,
+        };
+        let plan = Plan::new(&skew, &BTreeSet::new(), limits);
+        let report = SkewReport::new(&skew, &plan, Staying::default(), 0);
+        let class = report.classes()[1];
+        assert_eq!((class.from, class.to, class.blocks), (2, 3, 5));
+        assert_eq!(report.emptied(&class), 4);
+        let picture = svg(&report).unwrap();
+        assert!(picture.contains("#D55E00") && picture.contains("#0072B2"));
     }
 }

@@ -81,6 +81,11 @@ impl SkewReport {
         staying(text, &self.staying)?;
         if spread.hot_pages == 0 {
             writeln!(text, "gathering  has nothing to do: no hot page was found")?;
+        } else if self.empty_blocks == 0 && self.staying.in_memory() > 0 {
+            writeln!(
+                text,
+                "gathering  empties none: blocks have hot pages that stay (above), or it would fill as many as it empties"
+            )?;
         } else if self.empty_blocks == 0 {
             writeln!(
                 text,
@@ -116,6 +121,13 @@ impl SkewReport {
             from = end;
         }
         classes
+    }
+
+    /// Blocks of a class that have fewer hot pages than the limit.
+    #[must_use]
+    pub fn emptied(&self, class: &Class) -> u64 {
+        let end = usize::from(self.cl).clamp(class.from, class.to + 1);
+        self.histogram[class.from..end].iter().sum()
     }
 
     fn bars(&self, text: &mut String) -> std::fmt::Result {
@@ -167,7 +179,10 @@ fn staying(text: &mut String, staying: &Staying) -> std::fmt::Result {
             staying.khugepaged,
             "where khugepaged makes larger pages: it would take them home (MADV_NOHUGEPAGE helps)",
         ),
-        (staying.gone, "not there any more"),
+        (
+            staying.gone,
+            "not in memory: never touched, swapped out, or the process has ended",
+        ),
     ] {
         if count > 0 {
             writeln!(text, "stay       {count} pages: {why}")?;
@@ -233,4 +248,31 @@ fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
         writeln!(text, "refused    {why}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use terrace_core::gather::{Cl, Limits};
+
+    use super::*;
+
+    #[test]
+    fn pages_that_must_stay_are_named_as_what_keeps_blocks_hot() {
+        let mut skew = Skew::new(8 * 512);
+        (0..4).for_each(|block| skew.count(block * 512, false));
+        let limits = Limits {
+            cl: Cl::Auto { gain: 1 },
+            pages: u64::MAX,
+            room: u64::MAX,
+        };
+        let plan = Plan::new(&skew, &BTreeSet::new(), limits);
+        let staying = Staying {
+            huge: 4,
+            ..Staying::default()
+        };
+        let text = SkewReport::new(&skew, &plan, staying, 0).text();
+        assert!(text.contains("hot pages that stay (above)"), "{text}");
+    }
 }

@@ -58,7 +58,7 @@ pub fn choose(root: &HostRoot, config: &Config) -> Result<Box<dyn Way>> {
     );
     let module = GuestModule::open(root).map_err(|error| match error {
         ModuleError::NotLoaded => anyhow::anyhow!(
-            "nothing to gather by: gather.node names no node, and {error} (docs/gather.md)"
+            "nothing to gather by: gather.node names no node, and {error}. terrace-agent doctor says how to get one of the two"
         ),
         _ => error.into(),
     })?;

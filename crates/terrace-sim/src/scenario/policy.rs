@@ -479,6 +479,12 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
         None => (text, None),
     };
     let side = check_side(side, path)?;
+    if name == GuestPolicy::GATHERS {
+        let what = format!(
+            "{name} gathers in the guest, beside a policy of the host: tpp+{name} in a list of policies, guest_policy = \"{name}\" in a scenario"
+        );
+        return Err(Fault::new(path, what));
+    }
     if let Some(found) = baseline(name) {
         return Ok(of_baseline(text.into(), found, side));
     }

@@ -15,9 +15,13 @@ impl Scenario {
         let mut policy = policy::by_name(host, "policy")?;
         if let HostPolicy::Baseline(_, _, side @ Side::Guest) = &mut policy
             && gathers
-            && !host.contains('@')
         {
-            // The guest gathers, so that whatever else there is runs at the host.
+            if let Some((alone, _)) = host.split_once('@') {
+                let what =
+                    format!("the guest gathers, so {alone} can run at the host only: {alone}+gpac");
+                return Err(Fault::new(format!("policy {name}"), what));
+            }
+            // Whatever else there is runs at the host.
             *side = Side::Host;
         }
         let mut scenario = self.under(&policy);

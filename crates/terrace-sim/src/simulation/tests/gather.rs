@@ -125,9 +125,14 @@ fn a_name_may_have_gathering_behind_it() {
         let alone = with.with_policy("tpp@host").unwrap();
         assert!(alone.vms[0].gathers().is_none());
     }
-    for wrong in ["tpp+gpca", "+gpac", "gpac", "tpp@guest+gpac"] {
+    for wrong in ["tpp+gpca", "+gpac", "gpac"] {
         assert!(scenario.with_policy(wrong).is_err(), "{wrong}");
     }
+    let error = scenario.with_policy("tpp@guest+gpac").unwrap_err();
+    assert!(
+        error.to_string().contains("at the host only: tpp+gpac"),
+        "{error}"
+    );
 }
 
 /// 768 blocks with one hot page each.
