@@ -17,8 +17,6 @@ const MAX_PAGES: usize = 1 << 26;
 pub struct HotPages {
     /// Ascending, each once.
     pub pages: BTreeMap<u32, Vec<u64>>,
-    /// Those that are neither hot nor cold; ascending.
-    pub warm: BTreeMap<u32, Vec<u64>>,
     /// Hot pages of 2 MiB, in order: which of their parts are hot is not known.
     pub large: Vec<LargePage>,
 }
@@ -67,7 +65,6 @@ fn parse_list(text: impl BufRead) -> Result<HotPages> {
         pages: pages
             .map(|(pid, pages)| (pid, pages.into_iter().collect()))
             .collect(),
-        warm: BTreeMap::new(),
         large: Vec::new(),
     })
 }

@@ -73,7 +73,7 @@ pub struct Round {
     pub resting_blocks: u64,
     /// Planned pages that came together. The others are pinned, in use or refused; or gone.
     pub moved_pages: u64,
-    /// Pages that are cold and were sent home.
+    /// Pages that are not hot any more and were sent home.
     pub returned_pages: u64,
     /// The spread at its end.
     pub after: Spread,
@@ -203,13 +203,11 @@ impl Gatherer {
         split.len() as u64
     }
 
-    /// Sends pages home that lie in the target and are cold.
+    /// Sends pages home that lie in the target and are not hot.
     fn return_cold(&self, way: &mut dyn Way, hot: &HotPages, target: &Range<u64>) -> Result<u64> {
         let mut sent = 0;
         for (pid, mut pages) in pages_in(&self.root, target, Which::Own)? {
-            for stays in [&hot.pages, &hot.warm] {
-                keep_cold(&mut pages, stays.get(&pid).map_or(&[], Vec::as_slice));
-            }
+            keep_cold(&mut pages, hot.pages.get(&pid).map_or(&[], Vec::as_slice));
             sent += way.return_pages(pid, &pages);
         }
         Ok(sent)

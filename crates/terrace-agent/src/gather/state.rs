@@ -18,7 +18,7 @@ pub struct GatherStatus {
     pub rounds: u64,
     /// 4 KiB pages that came together.
     pub moved_pages: u64,
-    /// Pages that were cold and were sent home.
+    /// Pages that were not hot any more and were sent home.
     pub returned_pages: u64,
     /// The last round.
     pub last: Option<Round>,

@@ -83,8 +83,7 @@ pub fn watch(
         }
     }
     Ok(HotPages {
-        pages: pages(&parts, Heat::is_hot),
-        warm: pages(&parts, |heat| !heat.is_hot() && !heat.is_cold()),
+        pages: hot(&parts),
         large: large(&parts),
     })
 }
@@ -170,14 +169,13 @@ fn large(parts: &[Part]) -> Vec<LargePage> {
     each.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The pages of each process whose heat is as wanted.
-fn pages(parts: &[Part], is_wanted: impl Fn(Heat) -> bool) -> BTreeMap<u32, Vec<u64>> {
+fn hot(parts: &[Part]) -> BTreeMap<u32, Vec<u64>> {
     let mut pages: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for part in parts {
         let numbered = (part.range.start..).zip(&part.heat);
-        let wanted = numbered.filter(|(_, heat)| is_wanted(**heat));
+        let hot = numbered.filter(|(_, heat)| heat.is_hot());
         let of_process = pages.entry(part.pid).or_default();
-        of_process.extend(wanted.map(|(page, _)| page));
+        of_process.extend(hot.map(|(page, _)| page));
     }
     pages
 }
@@ -235,8 +233,7 @@ mod tests {
         take_in(&mut part, &[Seen::Accessed, Seen::Not, Seen::Large]);
         take_in(&mut part, &[]);
         assert_eq!(large(std::slice::from_ref(&part)), [(7, 1)]);
-        let hot = pages(std::slice::from_ref(&part), Heat::is_hot);
-        assert_eq!(hot, [(7, vec![510])].into());
+        assert_eq!(hot(std::slice::from_ref(&part)), [(7, vec![510])].into());
         take_in(&mut part, &[]);
         assert_eq!(large(&[part]), [], "the process has ended");
     }

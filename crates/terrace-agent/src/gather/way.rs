@@ -36,7 +36,7 @@ pub trait Way {
     /// # Errors
     /// The refusal; pages before it may have been taken.
     fn take(&mut self, pid: u32, addresses: &[u64]) -> Result<(), Refusal>;
-    /// Sends pages home that are cold, by their numbers; returns how many went.
+    /// Sends pages home that are not hot any more, by their numbers; returns how many went.
     fn return_pages(&mut self, pid: u32, pages: &[u64]) -> u64;
     /// Takes back what has become free.
     fn finish(&mut self) -> Result<()>;

@@ -28,13 +28,6 @@ impl Heat {
         self.0 & FIXED == 0
     }
 
-    /// Whether the page was accessed in none of the last three windows. One that was gathered stays until then: pages that are accessed
-    /// about once in a window would come and go else.
-    #[must_use]
-    pub fn is_cold(self) -> bool {
-        self.0 & SEEN == 0
-    }
-
     /// Whether the page was accessed in two of the last three windows (one alone may be a sweep over all memory).
     #[must_use]
     pub fn is_hot(self) -> bool {
@@ -62,9 +55,6 @@ mod tests {
             hot,
             [false, false, false, false, true, true, true, false, false]
         );
-        assert!(!heat.is_cold());
-        heat.push(false);
-        assert!(heat.is_cold() && Heat::default().is_cold());
     }
 
     #[test]

@@ -131,12 +131,10 @@ impl Pace {
     }
 }
 
-/// Keeps of pages that lie where hot ones are gathered those that go home: all but these that are not cold ([`Heat::is_cold`]); both
-/// lists ascend.
-///
-/// [`Heat::is_cold`]: super::Heat::is_cold
-pub fn keep_cold(resident: &mut Vec<u64>, not_cold: &[u64]) {
-    let mut stays = not_cold.iter().peekable();
+/// Keeps of pages that lie where hot ones are gathered those that go home: all that are not hot any more. Both lists ascend. Tried and left
+/// out: to keep those that are seen in one of three windows, which made loads without a clear edge worse (docs/gather.md).
+pub fn keep_cold(resident: &mut Vec<u64>, hot: &[u64]) {
+    let mut stays = hot.iter().peekable();
     resident.retain(|page| {
         while stays.next_if(|stays| *stays < page).is_some() {}
         stays.peek() != Some(&page)

@@ -144,15 +144,15 @@ impl Gatherer {
         skew
     }
 
-    /// Pages in the targets that are cold go to frames that hot ones left.
+    /// Pages in the targets that are not hot any more go to frames that hot ones left.
     fn send_back(&mut self, mover: &mut Mover) {
-        let not_cold: Vec<u64> = (0..)
+        let hot: Vec<u64> = (0..)
             .zip(&self.heat)
-            .filter(|(_, heat)| !heat.is_cold())
+            .filter(|(_, heat)| heat.is_hot())
             .map(|(page, _)| page)
             .collect();
         let mut cold = self.residents(&mover.vm.space);
-        keep_cold(&mut cold, &not_cold);
+        keep_cold(&mut cold, &hot);
         for page in cold.into_iter().map(low) {
             let frame = mover.vm.space.guest.frame(page);
             let (Some(frame), Some(to)) = (frame, self.left.pop()) else {
