@@ -64,14 +64,15 @@ impl Vm {
         Some(free.saturating_sub(self.moving.coming[tier.index()]))
     }
 
-    /// Bytes of a tier that the guest's programs have or may get; `None` if the host moves pages. Free frames of the guest are backed by
-    /// the host, too, and count once.
-    pub fn guest_fit(&self, tier: TierId) -> Option<u64> {
+    /// Bytes of a tier that the guest's programs have, and those that they may have; `None` if the host moves pages. Free frames of the
+    /// guest are backed by the host, too, and are no program's.
+    pub fn held_by_guest(&self, tier: TierId) -> Option<(u64, u64)> {
         let room = self.guest_room(tier)?;
         let units = (0..self.pages.units()).filter_map(|unit| u32::try_from(unit).ok());
         let used =
             units.filter(|unit| self.pages.known(*unit) && self.pages.tier(*unit) == Some(tier));
-        Some((used.count() as u64 * self.pages.unit_bytes()).saturating_add(room))
+        let held = used.count() as u64 * self.pages.unit_bytes();
+        Some((held, held.saturating_add(room)))
     }
 
     /// Takes in what came of a frame that was named: it is forgotten and left alone for the rest of the round. Returns whether

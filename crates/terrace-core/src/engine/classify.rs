@@ -62,15 +62,14 @@ impl Vm {
             ..Room::default()
         };
         for tier in self.tiers() {
-            let (i, held, limit) = (
-                tier.index(),
-                self.pages.bytes(tier),
-                self.settings.limit(tier),
-            );
+            let (i, limit) = (tier.index(), self.settings.limit(tier));
+            let (held, fit) = self.held_by_guest(tier).unwrap_or_else(|| {
+                let held = self.pages.bytes(tier);
+                let reachable = held.saturating_add(shared.free_for(self.id, tier));
+                (held, self.ceiling(tier, shared).min(reachable))
+            });
             room.held[i] = held / unit;
-            let reachable = held.saturating_add(shared.free_for(self.id, tier));
-            let fit = self.ceiling(tier, shared).min(reachable);
-            room.fit[i] = self.guest_fit(tier).unwrap_or(fit) / unit;
+            room.fit[i] = fit / unit;
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
         room

@@ -84,6 +84,28 @@ fn no_more_is_named_up_than_the_guest_has_room_for() {
 }
 
 #[test]
+fn free_frames_of_the_guest_do_not_fill_its_fast_node() {
+    let mut h = host_with(config(PolicyName::Vtmm));
+    let vm = h.guests.get_mut(&VM).expect("a VM that arrives");
+    // All of the fast node is free.
+    let frames = (0_u64..).zip(&vm.tier);
+    vm.data = Some(
+        frames
+            .map(|(page, tier)| (*tier == 1).then_some(page))
+            .collect(),
+    );
+    let slow = |page: u64| hot(page) && page >= terrace_testkit::engine::scattered::FAST;
+    let all: u64 = (0..4096).filter(|page| slow(*page)).count() as u64;
+    run(&mut h, 200);
+    let now = h.guests[&VM].data_on_fast(slow);
+    assert!(now * 100 >= all * 95, "{now} of {all}");
+    let plans = plans(&h);
+    let (_, first) = plans.first().expect("a plan");
+    let up = first.moves.iter().filter(|m| m.to == TierId::FAST).count();
+    assert_eq!(up, first.moves.len(), "nothing has to go");
+}
+
+#[test]
 fn a_named_frame_is_not_named_again_in_its_round() {
     let mut h = guest(config(PolicyName::Vtmm));
     run(&mut h, 200);
