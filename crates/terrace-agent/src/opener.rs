@@ -175,7 +175,7 @@ pub fn serve() -> Result<()> {
 }
 
 /// Calls on the socket and on files, on memory, and ending.
-const CALLS: [libc::c_long; 17] = [
+const CALLS: [libc::c_long; 18] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_recvfrom,
@@ -188,6 +188,8 @@ const CALLS: [libc::c_long; 17] = [
     libc::SYS_mmap,
     libc::SYS_mremap,
     libc::SYS_munmap,
+    // An error that is made, or printed, wakes who waits for a lock: nobody.
+    libc::SYS_futex,
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigreturn,
     libc::SYS_restart_syscall,

@@ -44,3 +44,19 @@ fn it_opens_under_its_filter_and_ends_with_its_socket() {
     ours.shutdown(std::net::Shutdown::Both).unwrap();
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn it_says_why_it_ends() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_terrace-agent"))
+        .arg("opener")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (&ours).write_all(&request(9, 9)).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("a request that is none"), "{said}");
+}

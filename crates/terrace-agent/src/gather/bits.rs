@@ -5,7 +5,7 @@ use std::fs::{File, TryLockError};
 use anyhow::{Context as _, Result};
 use terrace_sys::HostRoot;
 
-use super::pool::FOLDER;
+use super::pool::{FOLDER, make_folder};
 
 const FILE: &str = "accessed-bits.lock";
 
@@ -14,10 +14,9 @@ const FILE: &str = "accessed-bits.lock";
 /// # Errors
 /// If the file cannot be made or locked.
 pub fn hold(root: &HostRoot) -> Result<File> {
-    let folder = root.join(FOLDER);
-    let file = folder.join(FILE);
+    let file = root.join(FOLDER).join(FILE);
     let lock = || {
-        std::fs::create_dir_all(&folder)?;
+        make_folder(root)?;
         let file = File::create(&file)?;
         file.lock()?;
         Ok::<_, std::io::Error>(file)

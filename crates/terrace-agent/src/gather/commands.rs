@@ -151,10 +151,9 @@ fn give_way() {
 
 /// One program at a time gathers or undoes; the agent's waits for the others.
 fn lock(root: &HostRoot, waits: bool) -> Result<File> {
-    let folder = root.join(pool::FOLDER);
-    let file = folder.join("gather.lock");
+    let file = root.join(pool::FOLDER).join("gather.lock");
     let open = || {
-        std::fs::create_dir_all(&folder)?;
+        pool::make_folder(root)?;
         File::create(&file)
     };
     let opened = open().with_context(|| format!("{}: run as root", file.display()))?;

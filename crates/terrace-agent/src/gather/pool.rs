@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -90,11 +91,12 @@ impl Pool {
             return Ok(());
         }
         let keep = || {
-            fs::create_dir_all(self.root.join(FOLDER))?;
-            fs::write(
-                &file,
-                format!("{}\n", number(&self.file).map_err(io::Error::other)?),
-            )
+            make_folder(&self.root)?;
+            // A file that a full /run cut short would be taken for the number.
+            let new = file.with_file_name("floor.new");
+            let blocks = number(&self.file).map_err(io::Error::other)?;
+            fs::write(&new, format!("{blocks}\n"))?;
+            fs::rename(&new, &file)
         };
         keep().with_context(|| format!("writing {}", file.display()))
     }
@@ -196,6 +198,16 @@ impl Pool {
     }
 }
 
+/// Makes the folder. Nobody else may open its files: who may read one can lock it.
+///
+/// # Errors
+/// If it cannot be made root's own.
+pub fn make_folder(root: &HostRoot) -> io::Result<()> {
+    let folder = root.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))
+}
+
 fn number(file: &Path) -> Result<u64> {
     let text = fs::read_to_string(file);
     let text = text.with_context(|| format!("reading {}", file.display()))?;
@@ -273,6 +285,31 @@ mod tests {
         let error = pool.make_room().unwrap_err().to_string();
         assert!(error.contains("no block that is not in use"), "{error}");
         pool.fill().unwrap();
+    }
+
+    #[test]
+    fn the_folder_is_nobody_elses_even_if_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        make_folder(&HostRoot::new(dir.path())).unwrap();
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_full_run_leaves_no_half_of_the_number() {
+        let dir = guest(3, 3);
+        let pool = pool(&dir);
+        make_folder(&pool.root).unwrap();
+        let new = dir.path().join(FOLDER).join("floor.new");
+        std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+        assert!(pool.begin().is_err());
+        pool.give_up().unwrap();
+        fs::remove_file(new).unwrap();
+        pool.begin().unwrap();
+        assert_eq!(Pool::known(&pool.root), [1]);
     }
 
     #[test]

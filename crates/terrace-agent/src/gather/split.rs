@@ -13,7 +13,7 @@ use terrace_proto::PAGE_SIZE;
 use terrace_sys::{Collapse as _, HostRoot, KernelCollapse, Process, SysError, split_huge_page};
 
 use super::areas;
-use super::pool::FOLDER;
+use super::pool::{FOLDER, make_folder};
 
 const FILE: &str = "split";
 /// Bytes of a larger page.
@@ -177,7 +177,7 @@ impl Splitter<'_> {
         }
         let new = file.with_extension("new");
         let write = || {
-            fs::create_dir_all(self.root.join(FOLDER))?;
+            make_folder(self.root)?;
             fs::write(&new, text)?;
             fs::rename(&new, &file)
         };
