@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrace_core::ranges::Range;
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::HostRoot;
+use terrace_sys::opener;
 
 /// Most ranges of one process; nearest neighbours are joined until they fit.
 const MAX_RANGES: usize = 256;
@@ -62,8 +63,11 @@ impl Layout {
     #[must_use]
     pub fn read_all(root: &HostRoot, pids: &[u32]) -> BTreeMap<u32, Self> {
         let texts = pids.iter().filter_map(|pid| {
-            let read = |file: &str| root.read(format!("proc/{pid}/{file}")).ok();
-            Some((*pid, (read("maps")?, read("stat")?)))
+            // Its opening waits for a process that hangs in execve(2).
+            let maps = opener::read(&root.process(*pid, "maps")).ok()?;
+            let maps = String::from_utf8_lossy(&maps).into_owned();
+            let stat = root.read(format!("proc/{pid}/stat")).ok()?;
+            Some((*pid, (maps, stat)))
         });
         let texts: BTreeMap<u32, (String, String)> = texts.collect();
         let mut sharers = Sharers::new();

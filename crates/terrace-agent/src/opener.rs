@@ -2,13 +2,16 @@
 //! nobody else, and the guest module's device.
 //!
 //! The rest of the program drops that capability. It sends the number of a process and is given a descriptor. The process opens
-//! nothing else, reads nothing of what it opens, and ends with its parent.
+//! nothing else but the lists of a process's mappings, reads nothing of what it opens, and ends with its parent.
+//!
+//! A process that hangs in execve(2), as by a file system of its own, holds up whoever opens these files of it. Each is opened by a
+//! child, which is killed if that takes too long: the others are looked at all the same.
 
-use std::fs::File;
+use std::ffi::{CStr, CString};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,18 +29,25 @@ use terrace_sys::{
 pub const COMMAND: &str = "opener";
 /// Capabilities of the process: frame numbers and the device, and processes of other users.
 const CAPABILITIES: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
-/// Time limit of an answer. The kernel may wait for a process that starts another program.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Longest time that opening one file takes: it is a matter of microseconds.
+const LIMIT: Duration = Duration::from_millis(500);
 
 /// A file that the process opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// `/proc/PID/pagemap`.
-    Pagemap(u32),
+    /// A file of a process, by its place in [`FILES`].
+    OfProcess(u8, u32),
     /// The guest module's device.
     Module,
 }
 
+/// Files of processes that are opened.
+const FILES: [&str; 4] = ["pagemap", "maps", "smaps", "numa_maps"];
+/// The device's kind in a request, after those of files.
+const MODULE: u8 = 0x80;
 /// Bytes of a request: what, and the process's number.
 const REQUEST: usize = 5;
 
@@ -50,15 +60,16 @@ impl Wanted {
         if *how == How::ReadWrite && *path == Path::new("/").join(DEVICE) {
             return Some(Self::Module);
         }
-        let pid = path.to_str()?.strip_prefix("/proc/")?;
-        let pid = pid.strip_suffix("/pagemap")?.parse().ok()?;
-        (*how == How::Read).then_some(Self::Pagemap(pid))
+        let (pid, file) = path.to_str()?.strip_prefix("/proc/")?.split_once('/')?;
+        let at = FILES.iter().position(|known| *known == file)?;
+        let wanted = Self::OfProcess(u8::try_from(at).ok()?, pid.parse().ok()?);
+        (*how == How::Read).then_some(wanted)
     }
 
     fn bytes(self) -> [u8; REQUEST] {
         let (kind, pid) = match self {
-            Self::Pagemap(pid) => (0, pid),
-            Self::Module => (1, 0),
+            Self::OfProcess(file, pid) => (file, pid),
+            Self::Module => (MODULE, 0),
         };
         let [a, b, c, d] = pid.to_ne_bytes();
         [kind, a, b, c, d]
@@ -66,18 +77,94 @@ impl Wanted {
 
     fn parse([kind, pid @ ..]: [u8; REQUEST]) -> Option<Self> {
         match (kind, u32::from_ne_bytes(pid)) {
-            (0, pid) => Some(Self::Pagemap(pid)),
-            (1, 0) => Some(Self::Module),
+            (MODULE, 0) => Some(Self::Module),
+            (file, pid) if usize::from(file) < FILES.len() => Some(Self::OfProcess(file, pid)),
             _ => None,
         }
     }
 
-    fn open(self) -> io::Result<File> {
-        let (path, how) = match self {
-            Self::Pagemap(pid) => (PathBuf::from(format!("/proc/{pid}/pagemap")), How::Read),
-            Self::Module => (Path::new("/").join(DEVICE), How::ReadWrite),
-        };
-        opener::open(&path, how)
+    /// The path and the flags.
+    fn file(self) -> (String, libc::c_int) {
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+        match self {
+            Self::OfProcess(file, pid) => {
+                let name = FILES[usize::from(file)];
+                (format!("/proc/{pid}/{name}"), flags | libc::O_RDONLY)
+            }
+            Self::Module => (format!("/{DEVICE}"), flags | libc::O_RDWR),
+        }
+    }
+
+    fn open(self) -> io::Result<OwnedFd> {
+        let (path, flags) = self.file();
+        open_in_child(&CString::new(path)?, flags, LIMIT)
+    }
+}
+
+/// Opens a file in a child that has the same descriptors.
+fn open_in_child(path: &CStr, flags: libc::c_int, limit: Duration) -> io::Result<OwnedFd> {
+    let (mut reader, writer) = io::pipe()?;
+    let share: libc::c_int = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM the child has memory of its own, as after fork(2); it makes three system calls and ends.
+    let child = unsafe { libc::syscall(libc::SYS_clone, share, 0, 0, 0, 0) };
+    if child == 0 {
+        // SAFETY: `path` is a string with an end, `answer` has four bytes, and nothing here allocates or locks.
+        unsafe {
+            let file = libc::open(path.as_ptr(), flags);
+            let answer = if file < 0 {
+                -*libc::__errno_location()
+            } else {
+                file
+            };
+            libc::write(
+                writer.as_raw_fd(),
+                (&raw const answer).cast(),
+                size_of::<i32>(),
+            );
+            libc::_exit(0);
+        }
+    }
+    let child = libc::pid_t::try_from(child).unwrap_or(-1);
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    end(child, answers(&reader, limit));
+    drop(writer);
+    let mut answer = [0; 4];
+    match reader
+        .read_exact(&mut answer)
+        .map(|()| i32::from_ne_bytes(answer))
+    {
+        // SAFETY: the child opened this descriptor for us, in the table that is ours, too.
+        Ok(file @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(file) }),
+        Ok(errno) => Err(io::Error::from_raw_os_error(-errno)),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+    }
+}
+
+/// Whether something can be read within a time.
+fn answers(reader: &io::PipeReader, limit: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: reader.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let limit = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: one valid entry and one time; no signals are masked.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) > 0 }
+}
+
+/// Waits for a child's end; one that did not answer is killed.
+fn end(child: libc::pid_t, answered: bool) {
+    // SAFETY: neither call has a pointer to memory; the child is ours and was not waited for.
+    unsafe {
+        if !answered {
+            libc::kill(child, libc::SIGKILL);
+        }
+        libc::waitpid(child, std::ptr::null_mut(), 0);
     }
 }
 
@@ -175,7 +262,7 @@ pub fn serve() -> Result<()> {
 }
 
 /// Calls on the socket and on files, on memory, and ending.
-const CALLS: [libc::c_long; 18] = [
+const CALLS: [libc::c_long; 23] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_recvfrom,
@@ -183,6 +270,11 @@ const CALLS: [libc::c_long; 18] = [
     libc::SYS_sendmsg,
     libc::SYS_openat,
     libc::SYS_close,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_clone,
+    libc::SYS_kill,
+    libc::SYS_wait4,
     libc::SYS_fcntl,
     libc::SYS_brk,
     libc::SYS_mmap,
@@ -225,8 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_pagemaps_and_the_device_alone() {
-        assert_eq!(open("/proc/7/pagemap", How::Read), Some(Wanted::Pagemap(7)));
+    fn it_opens_pagemaps_mappings_and_the_device_alone() {
+        assert_eq!(
+            open("/proc/7/pagemap", How::Read),
+            Some(Wanted::OfProcess(0, 7))
+        );
         assert_eq!(
             open("/dev/terrace_guest", How::ReadWrite),
             Some(Wanted::Module)
@@ -242,23 +337,46 @@ mod tests {
         ] {
             assert_eq!(other, None);
         }
-        for wanted in [Wanted::Pagemap(u32::MAX), Wanted::Module] {
+        for wanted in [Wanted::OfProcess(0, u32::MAX), Wanted::Module] {
             assert_eq!(Wanted::parse(wanted.bytes()), Some(wanted));
         }
-        assert_eq!(Wanted::parse([2, 0, 0, 0, 0]), None);
+        assert_eq!(
+            open("/proc/7/numa_maps", How::Read),
+            Some(Wanted::OfProcess(3, 7))
+        );
+        assert_eq!(Wanted::parse([4, 0, 0, 0, 0]), None);
     }
 
     #[test]
     fn answers_are_files_or_the_kernels_errors() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = std::thread::spawn(move || answer(&theirs));
-        let me = request(&ours, Wanted::Pagemap(std::process::id())).unwrap();
-        assert!(File::from(me.unwrap()).metadata().unwrap().is_file());
-        let gone = request(&ours, Wanted::Pagemap(u32::MAX)).unwrap();
+        let me = request(&ours, Wanted::OfProcess(0, std::process::id())).unwrap();
+        assert!(
+            std::fs::File::from(me.unwrap())
+                .metadata()
+                .unwrap()
+                .is_file()
+        );
+        let gone = request(&ours, Wanted::OfProcess(0, u32::MAX)).unwrap();
         assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
         ours.shutdown(std::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
         assert!(request(&ours, Wanted::Module).is_none(), "nobody answers");
+    }
+
+    #[test]
+    fn a_file_whose_opening_hangs_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let path = CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: `path` is a string with an end.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        // Nobody writes it: opening waits for ever.
+        let waits = open_in_child(&path, libc::O_RDONLY, Duration::from_millis(50));
+        assert_eq!(waits.unwrap_err().raw_os_error(), Some(libc::ETIMEDOUT));
+        let at_once = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        assert!(open_in_child(&path, at_once, LIMIT).is_ok());
     }
 
     #[test]

@@ -141,6 +141,10 @@ fn gathering(text: &mut String, gather: &GatherStatus) -> std::fmt::Result {
         (staying.khugepaged, "where khugepaged works"),
         (staying.gone, "gone"),
         (
+            staying.unreadable,
+            "of processes that could not be looked at",
+        ),
+        (
             last.planned_pages.saturating_sub(last.moved_pages),
             "pinned or refused",
         ),

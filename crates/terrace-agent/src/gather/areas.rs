@@ -1,11 +1,11 @@
 //! Areas in which the kernel would make larger pages of base pages (khugepaged), and take them home by that.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
 use terrace_core::ranges::Range;
 use terrace_proto::PAGE_SIZE;
 use terrace_sys::HostRoot;
+use terrace_sys::opener::{self, How};
 
 const THP: &str = "sys/kernel/mm/transparent_hugepage";
 /// khugepaged sleeps so long between its passes that it counts as off, ms: an hour.
@@ -48,7 +48,7 @@ pub fn collapsible(root: &HostRoot, pid: u32, collapsing: Collapsing) -> Vec<Ran
     }
     let read = || {
         parse(
-            BufReader::new(File::open(root.process(pid, "smaps"))?),
+            BufReader::new(opener::open(&root.process(pid, "smaps"), How::Read)?),
             collapsing,
         )
     };

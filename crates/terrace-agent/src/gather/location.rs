@@ -39,6 +39,8 @@ pub struct Staying {
     pub khugepaged: u64,
     /// Not there any more.
     pub gone: u64,
+    /// Of a process that could not be looked at.
+    pub unreadable: u64,
 }
 
 impl Staying {
@@ -67,9 +69,17 @@ pub fn locate(root: &HostRoot, hot: &HotPages) -> Result<Located> {
     for (pid, pages) in &hot.pages {
         let entries =
             Pagemap::open(&root.process(*pid, "pagemap")).and_then(|map| map.entries(pages));
-        let Ok(entries) = entries else {
-            located.staying.gone += pages.len() as u64;
-            continue;
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ESRCH) => {
+                located.staying.gone += pages.len() as u64;
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!("process {pid}: {error}");
+                located.staying.unreadable += pages.len() as u64;
+                continue;
+            }
         };
         ensure!(
             entries

@@ -183,6 +183,10 @@ fn staying(text: &mut String, staying: &Staying) -> std::fmt::Result {
             staying.gone,
             "not in memory: never touched, swapped out, or the process has ended",
         ),
+        (
+            staying.unreadable,
+            "of a process that could not be looked at within half a second, or that hides them",
+        ),
     ] {
         if count > 0 {
             writeln!(text, "stay       {count} pages: {why}")?;

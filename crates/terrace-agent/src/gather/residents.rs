@@ -1,13 +1,14 @@
 //! Pages that lie on the node for gathering, and their way home.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 use terrace_core::gather::BLOCK_PAGES;
 use terrace_proto::PAGE_SIZE;
+use terrace_sys::opener::{self, How};
 use terrace_sys::topology::{NodeId, Topology, node_free_bytes};
 use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
@@ -48,7 +49,7 @@ pub fn pages_in(
 }
 
 fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> Option<Vec<u64>> {
-    let maps = BufReader::new(File::open(root.process(pid, "maps")).ok()?);
+    let maps = BufReader::new(opener::open(&root.process(pid, "maps"), How::Read).ok()?);
     let pagemap = Pagemap::open(&root.process(pid, "pagemap")).ok()?;
     let mut found = Vec::new();
     for line in maps.lines() {
@@ -72,7 +73,7 @@ fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> O
     }
     if !found.is_empty() {
         // The program wants them where it bound them.
-        let maps = File::open(root.process(pid, "numa_maps")).ok()?;
+        let maps = opener::open(&root.process(pid, "numa_maps"), How::Read).ok()?;
         let bound = bound(BufReader::new(maps));
         found.retain(|(start, _)| !bound.contains(start));
     }

@@ -2,6 +2,7 @@
 //!
 //! A file in `/run` has those that are split, so that undoing finds them whoever split them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -18,6 +19,8 @@ use super::pool::{FOLDER, make_folder};
 const FILE: &str = "split";
 /// Bytes of a larger page.
 const LARGE: u64 = BLOCK_PAGES as u64 * PAGE_SIZE;
+/// The end of a process's addresses, in larger pages.
+const MAX_BLOCK: u64 = (1 << 56) / LARGE;
 /// Most pages that the file has.
 const MOST: usize = 1 << 20;
 
@@ -43,7 +46,7 @@ impl Advice for KernelAdvice {
 }
 
 /// A split page of a process that may have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     pid: u32,
     start_time: u64,
@@ -156,16 +159,22 @@ impl Splitter<'_> {
 
     /// The file's entries; lines that are none are left out.
     fn entries(&self) -> Vec<Entry> {
-        let text = fs::read_to_string(self.file()).unwrap_or_default();
+        let bytes = fs::read(self.file()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         let entry = |line: &str| {
             let mut fields = line.split(' ');
             Some(Entry {
                 pid: fields.next()?.parse().ok()?,
                 start_time: fields.next()?.parse().ok()?,
-                block: fields.next()?.parse().ok()?,
+                block: fields
+                    .next()?
+                    .parse()
+                    .ok()
+                    .filter(|block| *block < MAX_BLOCK)?,
             })
         };
-        text.lines().filter_map(entry).take(MOST).collect()
+        let entries: BTreeSet<Entry> = text.lines().filter_map(entry).take(MOST).collect();
+        entries.into_iter().collect()
     }
 
     fn write(&self, entries: &[Entry]) -> Result<()> {
@@ -263,7 +272,7 @@ mod tests {
         let started = Process::open(&root.proc(), me).unwrap().start_time();
         splitter.write(&[]).unwrap();
         let text = format!(
-            "{me} {} 5\nno entry\n{me} {started} 6\n4294967295 1 7\n",
+            "{me} {} 5\nno entry\n{me} {started} 6\n{me} {started} 6\n{me} {started} 18446744073709551615\n4294967295 1 7\n",
             started + 1
         );
         fs::write(splitter.file(), text).unwrap();
