@@ -1,6 +1,6 @@
 //! Frames that the host names, moved by the guest (coordinated mode; HMvisor §3.2.2).
 //!
-//! Responsible for: which page of which managed process lies in a frame ([`index`]), and looking again right before
+//! Responsible for: which page of which managed process lies in a frame, and looking again right before
 //! pages move, so that an old entry moves at most a page that was not named. It leaves to others: how many move, and in which order
 //! (`terrace_core::ranges`), and the host's messages.
 
