@@ -107,7 +107,16 @@ impl Index {
     /// The page that lay in a frame.
     #[must_use]
     pub fn get(&self, frame: Gfn) -> Option<Place> {
-        let entry = *self.entries.get(usize::try_from(frame.0).ok()?)?;
+        self.place(*self.entries.get(usize::try_from(frame.0).ok()?)?)
+    }
+
+    /// All frames in which a page lay, with that page.
+    pub fn iter(&self) -> impl Iterator<Item = (Gfn, Place)> {
+        let each = (0..).map(Gfn).zip(&self.entries);
+        each.filter_map(|(gfn, entry)| Some((gfn, self.place(*entry)?)))
+    }
+
+    fn place(&self, entry: u64) -> Option<Place> {
         let entry = entry.checked_sub(1)?;
         let place = usize::try_from(entry >> PAGE_BITS).ok()?;
         Some(Place {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use terrace_core::gather::{Limits, Plan};
 use terrace_sys::{HostRoot, KernelPages, die_with_parent};
 
+use super::damos::Damos;
 use super::heat::Source;
 use super::location::locate;
 use super::pool::{self, Pool};
@@ -185,6 +186,7 @@ struct Undone {
 /// one that the configuration names by mistake has its programs' pages. Split pages are made whole last, once their parts are
 /// home.
 fn undo(root: &HostRoot, json: bool) -> Result<()> {
+    Damos::stop_leftovers(root);
     let nodes = Pool::known(root);
     let mut left = 0;
     for node in &nodes {

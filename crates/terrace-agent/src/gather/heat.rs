@@ -9,6 +9,7 @@ use terrace_sys::HostRoot;
 use terrace_sys::guest_module::GuestModule;
 
 use super::bits;
+use super::damos::Damos;
 use super::hot::{HotPages, read_list};
 use super::idle::IdleBits;
 use super::samples::Samples;
@@ -24,11 +25,13 @@ pub enum Source<'a> {
     List(&'a Path),
     /// What is accessed in windows.
     Windows(Box<dyn AccessedBits>),
+    /// DAMOS, which tells by moving pages to this node.
+    Damos(u32),
 }
 
 impl<'a> Source<'a> {
-    /// A list, if there is one; else the guest module's SCAN, idle-page tracking, or the PMU's samples. DAMON's regions are too
-    /// coarse.
+    /// A list, if there is one; else the guest module's SCAN, idle-page tracking, the PMU's samples, or DAMOS. DAMON's regions are
+    /// too coarse.
     ///
     /// # Errors
     /// If nothing works: the reason of each.
@@ -43,13 +46,17 @@ impl<'a> Source<'a> {
         if let Some(idle) = IdleBits::open(root)? {
             return Ok(Self::Windows(Box::new(idle)));
         }
-        match by_pmu(root, SamplerChoice::Auto) {
-            Ok(pmu) => Ok(Self::Windows(Box::new(Samples::new(pmu)))),
-            Err(no_pmu) => bail!(
-                "no source of hot base pages: {no_scan:#}; this kernel has no idle-page tracking (CONFIG_IDLE_PAGE_TRACKING); \
-                 {no_pmu}. Load the module, or name a list (--pages FILE)"
-            ),
+        let no_pmu = match by_pmu(root, SamplerChoice::Auto) {
+            Ok(pmu) => return Ok(Self::Windows(Box::new(Samples::new(pmu)))),
+            Err(error) => error,
+        };
+        if let Some(node) = config.gather.node.filter(|_| Damos::is_known(root)) {
+            return Ok(Self::Damos(node));
         }
+        bail!(
+            "no source of hot base pages: {no_scan:#}; this kernel has no idle-page tracking (CONFIG_IDLE_PAGE_TRACKING); {no_pmu}; \
+             DAMOS takes Linux 6.11 and gather.node. Load the module, or name a list (--pages FILE)"
+        )
     }
 
     /// The source's name, for people.
@@ -58,6 +65,7 @@ impl<'a> Source<'a> {
         match self {
             Self::List(_) => "a list",
             Self::Windows(bits) => bits.name(),
+            Self::Damos(_) => "DAMOS",
         }
     }
 
@@ -74,6 +82,10 @@ impl<'a> Source<'a> {
         let mut bits = match self {
             Self::List(list) => return read_list(list),
             Self::Windows(bits) => bits,
+            Self::Damos(_) => bail!(
+                "DAMOS finds hot pages by moving them: terrace-agent gather can use it, and nothing that moves none. Load the module, or \
+                 name a list (--pages FILE)"
+            ),
         };
         let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
         let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();

@@ -8,7 +8,9 @@
 mod areas;
 mod background;
 mod bits;
+mod by_damos;
 pub mod commands;
+mod damos;
 mod doctor;
 mod heat;
 mod hot;

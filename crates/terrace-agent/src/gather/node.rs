@@ -123,6 +123,10 @@ impl Way for NodeWay {
         Ok(room)
     }
 
+    fn open_up(&mut self, pages: u64) -> Result<()> {
+        self.pool.open_up(pages)
+    }
+
     fn batch(&self) -> usize {
         BLOCK_PAGES.into()
     }

@@ -180,6 +180,21 @@ impl Pool {
         Ok(())
     }
 
+    /// Gives up blocks until so many pages can go to the node, or none is left.
+    ///
+    /// # Errors
+    /// If the kernel's files make no sense.
+    pub fn open_up(&self, pages: u64) -> Result<()> {
+        let lacks = || {
+            let memory = self.memory()?;
+            Ok::<_, anyhow::Error>(
+                memory.free < memory.low.saturating_add(BLOCK).saturating_add(pages),
+            )
+        };
+        while lacks()? && self.give_one()? {}
+        Ok(())
+    }
+
     /// Gives up all that was taken for gathering: the node's memory is the guest's again.
     ///
     /// # Errors

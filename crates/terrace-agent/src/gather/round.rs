@@ -89,7 +89,7 @@ pub struct Round {
 
 /// Carries rounds out.
 pub struct Gatherer {
-    root: HostRoot,
+    pub(super) root: HostRoot,
     pub rounds: Rounds,
     splits: Splits,
 }

@@ -8,9 +8,11 @@ use anyhow::{Result, bail};
 use terrace_core::gather::{Pace, WINDOWS};
 use terrace_sys::{HostRoot, process_cpu_time};
 
-use super::hot::HotPages;
+use super::bits;
+use super::damos::Damos;
 use super::round::{Gatherer, Round};
 use super::state::GatherStatus;
+use super::way::Way;
 use super::{heat, report, way};
 use crate::config::Config;
 
@@ -87,13 +89,12 @@ impl<'a> Session<'a> {
     /// If nothing can gather, hot pages cannot be found, or the way cannot be made ready.
     pub fn round(&mut self) -> Result<()> {
         let mut way = way::choose(self.root, self.config)?;
-        let hot = self.hot_pages()?;
-        self.tell(
-            "moving",
-            format!("{} hot pages, by the {}", hot.count(), way.name()),
-        )?;
-        let pace = self.pace();
-        let round = self.gatherer.gather(self.config, pace, way.as_mut(), &hot);
+        let source = heat::Source::choose(self.root, self.config, self.list)?;
+        self.status.heat = source.name().into();
+        let round = match source {
+            heat::Source::Damos(node) => self.round_by_damos(way.as_mut(), node),
+            source => self.round_by(way.as_mut(), source),
+        };
         let first = self.status.rounds == 0;
         if let Some(left) = way
             .left()
@@ -104,11 +105,28 @@ impl<'a> Session<'a> {
         self.took(&round?)
     }
 
-    fn hot_pages(&mut self) -> Result<HotPages> {
-        let (root, config, list) = (self.root, self.config, self.list);
-        let source = heat::Source::choose(root, config, list)?;
-        self.status.heat = source.name().into();
-        source.hot_pages(root, config, &mut |text| self.tell("watching", text))
+    fn round_by(&mut self, way: &mut dyn Way, source: heat::Source<'a>) -> Result<Round> {
+        let (root, config) = (self.root, self.config);
+        let hot = source.hot_pages(root, config, &mut |text| self.tell("watching", text))?;
+        self.tell(
+            "moving",
+            format!("{} hot pages, by the {}", hot.count(), way.name()),
+        )?;
+        self.gatherer.gather(config, self.pace(), way, &hot)
+    }
+
+    fn round_by_damos(&mut self, way: &mut dyn Way, node: u32) -> Result<Round> {
+        let (root, config, pace) = (self.root, self.config, self.pace());
+        let _held = bits::hold(root)?;
+        let begun = self.gatherer.begin_by_damos(config, pace, way)?;
+        let found = Damos::start(root, node, config.gather.window)
+            .and_then(|damos| damos.find(node, &mut |text| self.tell("watching", text)));
+        if let Err(error) = found {
+            // The node's memory was opened up.
+            way.finish()?;
+            return Err(error);
+        }
+        self.gatherer.end_by_damos(&begun, config, way)
     }
 
     fn pace(&self) -> Pace {

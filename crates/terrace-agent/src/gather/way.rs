@@ -29,6 +29,10 @@ pub trait Way {
     fn target(&self) -> Result<Option<Range<u64>>>;
     /// Makes ready; returns the pages that can be taken.
     fn prepare(&mut self) -> Result<u64>;
+    /// Makes room for so many pages at once, for somebody else who sends them.
+    fn open_up(&mut self, _pages: u64) -> Result<()> {
+        Ok(())
+    }
     /// Most pages of one process that are taken at once.
     fn batch(&self) -> usize;
     /// Takes pages of a process. What was taken shows by their frames.

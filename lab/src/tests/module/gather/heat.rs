@@ -1,9 +1,12 @@
 //! DAMON's `migrate_hot` with the `young` filter as a source of hot pages: tried, for people. What was accessed in a window goes
 //! to the small node, and what is not accessed in the next one goes home.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use super::{BLOCKS, EACH, FILE, LIST, finish, list, on_node_1, sparse, start};
+use super::{
+    BLOCKS, EACH, FILE, LIST, expect_gathered, expect_on_node, finish, list, on_node_1, sparse,
+    start, undo,
+};
 use crate::control::agent::PATIENCE;
 use crate::control::damos::{self, COLD, HOT, Scheme};
 use crate::control::lab::Lab;
@@ -28,10 +31,37 @@ const RETURN: Scheme = Scheme {
     ..COLD
 };
 
-pub const TESTS: &[Test] = &[Test::on_guest(
-    "hot_pages_that_damos_finds_in_a_guest",
-    by_damos,
-)];
+pub const TESTS: &[Test] = &[
+    Test::on_guest("hot_pages_that_damos_finds_in_a_guest", by_damos),
+    Test::on_guest("hot_pages_that_damos_finds_come_together", gathered),
+];
+
+/// The agent has DAMOS find them: no module, no list. Others become hot; and a kill leaves threads that undoing ends.
+fn gathered() -> Result<()> {
+    let mut guest = start()?;
+    expect_gathered(&mut guest, "node, by DAMOS", "")?;
+    expect_on_node(&mut guest)?;
+    guest.ask(&sparse().name, "move 700")?;
+    let round = expect_gathered(&mut guest, "other pages, by DAMOS", "")?;
+    let back = round["returned_pages"].as_u64().unwrap_or(0);
+    ensure!(
+        back * 100 >= BLOCKS * EACH * 90,
+        "{back} went home: {round}"
+    );
+    expect_on_node(&mut guest)?;
+    guest.check(&format!(
+        "terrace-agent gather --once --config {FILE} </dev/null >/run/killed 2>&1 & echo $! >/run/pid"
+    ))?;
+    let threads = "cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+    guest.wait_until("DAMOS works", PATIENCE, |guest| {
+        Ok((guest.check(threads)?.trim() != "0").then_some(()))
+    })?;
+    guest.check("kill -9 $(cat /run/pid)")?;
+    undo(&mut guest)?;
+    let left = guest.check(threads)?;
+    ensure!(left.trim() == "0", "{left} threads are left");
+    finish(&mut guest)
+}
 
 fn by_damos() -> Result<()> {
     let mut guest = start()?;
