@@ -139,7 +139,8 @@ impl Damos {
         }
         say("DAMOS: what is not accessed in one more window goes home".into())?;
         self.set(last, "state", "on")?;
-        self.passes(last, 1)?;
+        // The first one clears the bits of pages that were there before.
+        self.passes(last, 2)?;
         self.set(last, "state", "off")
     }
 
