@@ -56,7 +56,10 @@ fn gathered() -> Result<()> {
     guest.wait_until("DAMOS works", PATIENCE, |guest| {
         Ok((guest.check(threads)?.trim() != "0").then_some(()))
     })?;
-    guest.check("kill -9 $(cat /run/pid)")?;
+    // It may wait for DAMON in the kernel.
+    guest.check(
+        "kill -9 $(cat /run/pid); while kill -0 $(cat /run/pid) 2>/dev/null; do sleep 0.1; done",
+    )?;
     undo(&mut guest)?;
     let left = guest.check(threads)?;
     ensure!(left.trim() == "0", "{left} threads are left");
