@@ -32,7 +32,7 @@ pub struct Begun {
     node: Range<u64>,
     /// The pages by their frames.
     index: Index,
-    /// What is on the node already.
+    /// Pages that are on the node already.
     there: Pages,
 }
 
@@ -83,15 +83,15 @@ impl Gatherer {
         self.rounds.begin(&skew);
         let plan = self.rounds.plan(&skew, limits(config));
         self.rounds.end(&plan, before.hot_blocks);
-        let kept = kept(&plan, &origins, stayed);
+        let staying = staying(&plan, &origins, stayed);
         let mut returned = size(&begun.there).saturating_sub(size(&common(&begun.there, &now)));
         for (pid, mut pages) in now {
-            keep_cold(&mut pages, kept.get(&pid).map_or(&[], Vec::as_slice));
+            keep_cold(&mut pages, staying.get(&pid).map_or(&[], Vec::as_slice));
             returned += way.return_pages(pid, &pages);
         }
         way.finish()?;
-        let moved = size(&kept).saturating_sub(size(&common(&kept, &begun.there)));
-        let located = locate(&self.root, &hot(kept))?;
+        let moved = size(&staying).saturating_sub(size(&common(&staying, &begun.there)));
+        let located = locate(&self.root, &hot(staying))?;
         Ok(Round {
             way: format!("{}, by DAMOS", way.name()),
             before,
@@ -155,19 +155,19 @@ fn origins(begun: &Begun, now: &Pages) -> Vec<(u64, u32, u64)> {
 }
 
 /// Pages that stay on the node: those of the planned blocks, and those that were there and are hot still.
-fn kept(plan: &Plan, origins: &[(u64, u32, u64)], stayed: Pages) -> Pages {
+fn staying(plan: &Plan, origins: &[(u64, u32, u64)], stayed: Pages) -> Pages {
     let blocks: BTreeSet<u64> = plan.blocks.iter().copied().collect();
-    let mut kept = stayed;
+    let mut staying = stayed;
     for (frame, pid, page) in origins {
         if blocks.contains(&(frame / u64::from(BLOCK_PAGES))) {
-            kept.entry(*pid).or_default().push(*page);
+            staying.entry(*pid).or_default().push(*page);
         }
     }
-    for pages in kept.values_mut() {
+    for pages in staying.values_mut() {
         pages.sort_unstable();
         pages.dedup();
     }
-    kept
+    staying
 }
 
 /// The processes that the configuration selects, and their managed mappings.
@@ -205,9 +205,9 @@ mod tests {
             cl: 3,
         };
         let origins = [(512, 7, 30), (600, 8, 5), (1024, 7, 31)];
-        let kept = kept(&plan, &origins, pages(&[(7, &[2]), (9, &[4])]));
-        assert_eq!(kept, pages(&[(7, &[2, 30]), (8, &[5]), (9, &[4])]));
-        assert_eq!(size(&kept), 4);
+        let staying = staying(&plan, &origins, pages(&[(7, &[2]), (9, &[4])]));
+        assert_eq!(staying, pages(&[(7, &[2, 30]), (8, &[5]), (9, &[4])]));
+        assert_eq!(size(&staying), 4);
     }
 
     #[test]

@@ -317,7 +317,7 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(2);
 
     #[test]
-    fn a_thread_for_each_node_is_set_up_and_left_to_others_afterwards() {
+    fn a_thread_for_each_node_is_set_up_and_ended_again() {
         let dir = kernel("6.12.9-amd64\n", 0, 0);
         let root = HostRoot::new(dir.path());
         let read = |name: &str| fs::read_to_string(root.join(KDAMONDS).join(name)).unwrap();

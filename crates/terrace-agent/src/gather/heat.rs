@@ -23,7 +23,7 @@ use crate::sampler::by_pmu;
 pub enum Source<'a> {
     /// A list of another tool's.
     List(&'a Path),
-    /// What is accessed in windows.
+    /// Pages that are accessed in windows.
     Windows(Box<dyn AccessedBits>),
     /// DAMOS, which tells by moving pages to this node.
     Damos(u32),

@@ -30,7 +30,7 @@ pub struct Rounds {
 /// A block that was to be emptied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tried {
-    /// It was part of the last plan.
+    /// Whether the last plan had it.
     now: bool,
     /// Times in a row that it had hot pages one round later.
     fails: u8,
