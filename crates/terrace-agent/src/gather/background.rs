@@ -4,10 +4,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 
+use terrace_sys::HostRoot;
+
+use super::damos::Damos;
 use super::round::Round;
 use super::state::GatherStatus;
 
@@ -21,6 +25,8 @@ pub struct Background {
     latest: Arc<Mutex<GatherStatus>>,
     /// Rounds that were taken by [`Self::take_round`], or passed over.
     rounds: u64,
+    /// Whether its end was seen.
+    seen_ended: AtomicBool,
 }
 
 impl Background {
@@ -29,8 +35,17 @@ impl Background {
     /// # Errors
     /// If it cannot be started.
     pub fn start(config: Option<&Path>) -> Result<Self> {
+        if let Some(config) = config {
+            // The process reads it, too: what comes by a pipe is read once.
+            anyhow::ensure!(
+                config.is_file(),
+                "{}: gather.rounds takes a file",
+                config.display()
+            );
+        }
         let mut command = Command::new("/proc/self/exe");
         command.args(["gather", "--report"]);
+        command.arg(std::process::id().to_string());
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
@@ -55,6 +70,7 @@ impl Background {
             child: Mutex::new(child),
             latest,
             rounds: 0,
+            seen_ended: AtomicBool::new(false),
         })
     }
 
@@ -63,6 +79,10 @@ impl Background {
     pub fn status(&self) -> GatherStatus {
         let mut status = lock(&self.latest).clone();
         if let Ok(Some(ended)) = lock(&self.child).try_wait() {
+            if !self.seen_ended.swap(true, Ordering::Relaxed) {
+                // If it was killed, the kernel would go on to move pages. Once: later they may be another one's.
+                Damos::stop_leftovers(&HostRoot::default());
+            }
             let detail = format!(
                 "{ended}; it begins again with the agent. Its reason is in the agent's log"
             );
@@ -86,8 +106,12 @@ impl Drop for Background {
     fn drop(&mut self) {
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         // The next round goes on with whatever is there.
+        let runs = matches!(child.try_wait(), Ok(None));
         let _ = child.kill();
         let _ = child.wait();
+        if runs {
+            Damos::stop_leftovers(&HostRoot::default());
+        }
     }
 }
 

@@ -51,7 +51,7 @@ impl Gatherer {
         let targets = targets(&self.root, config)?;
         let index = Index::build(&self.root, &targets, guest_memory_end(&self.root));
         let room = way.prepare()?.min(pace.pages());
-        let there = pages_in(&self.root, &node, Which::Own)?;
+        let there = pages_in(&self.root, &node, Which::Own)?.pages;
         way.open_up(room)?;
         Ok(Begun {
             start: Instant::now(),
@@ -71,7 +71,8 @@ impl Gatherer {
         config: &Config,
         way: &mut dyn Way,
     ) -> Result<Round> {
-        let now = pages_in(&self.root, &begun.node, Which::Own)?;
+        let found = pages_in(&self.root, &begun.node, Which::Own)?;
+        let now = found.pages;
         let origins = origins(begun, &now);
         let stayed = common(&begun.there, &now);
         let mut skew = locate(&self.root, &hot(stayed.clone()))?.skew(&self.root)?;
@@ -102,9 +103,22 @@ impl Gatherer {
             returned_pages: returned,
             after: Spread::of(&located.skew(&self.root)?),
             staying: located.staying,
+            refused: unreadable(found.unreadable),
             milliseconds: u64::try_from(begun.start.elapsed().as_millis()).unwrap_or(u64::MAX),
             ..Round::default()
         })
+    }
+}
+
+/// A word on processes that could not be looked at.
+fn unreadable(processes: u64) -> Vec<String> {
+    let text = format!(
+        "{processes} processes could not be looked at: their pages on the node stay there for now"
+    );
+    if processes > 0 {
+        vec![text]
+    } else {
+        Vec::new()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -63,8 +64,8 @@ pub struct GatherArgs {
     #[arg(long, conflicts_with_all = ["once", "dry_run", "pages"])]
     undo: bool,
     /// Tell the agent that started it of each change, and end with it.
-    #[arg(long, hide = true, conflicts_with_all = ["once", "dry_run", "pages", "undo", "json"])]
-    report: bool,
+    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["once", "dry_run", "pages", "undo", "json"])]
+    report: Option<u32>,
 }
 
 /// Prints how hot pages are spread over this machine's memory.
@@ -119,23 +120,33 @@ fn show_skew(
 /// # Errors
 /// If nothing here can gather, with what to change; if pages could not go home.
 pub fn gather(root: &HostRoot, args: &GatherArgs) -> Result<()> {
-    if args.report {
+    if let Some(parent) = args.report {
         die_with_parent()?;
+        // It may have ended before that.
+        ensure!(parent_id() == parent, "the agent has ended");
     }
     give_way();
+    if args.undo {
+        // Whatever the configuration says by now.
+        let _lock = lock(root, false)?;
+        return undo(root, args.heat.json);
+    }
     let config = Config::read(args.heat.config.as_deref())?;
     if args.dry_run {
         way::choose(root, &config)?;
         return show_skew(root, &config, &args.heat, None);
     }
-    let _lock = lock(root, args.report)?;
-    if args.undo {
-        return undo(root, args.heat.json);
-    }
+    let _lock = lock(root, args.report.is_some())?;
+    let ended = root.clone();
+    ctrlc::set_handler(move || {
+        // The kernel would go on to move pages.
+        Damos::stop_leftovers(&ended);
+        std::process::exit(130);
+    })?;
     let output = match (args.report, args.heat.json) {
-        (true, _) => Output::Report,
-        (false, true) => Output::Json,
-        (false, false) => Output::Text,
+        (Some(_), _) => Output::Report,
+        (None, true) => Output::Json,
+        (None, false) => Output::Text,
     };
     let mut session = Session::new(root, &config, args.heat.pages.as_deref(), output);
     match args.once {
@@ -230,14 +241,20 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
         pages: &KernelPages,
         which: Which::All,
     };
-    let found = pages_in(root, &frames, Which::All)?;
+    let found = pages_in(root, &frames, Which::All)?.pages;
     for (pid, pages) in &found {
         let _ = returns.send(*pid, pages);
     }
     let count =
         |found: &BTreeMap<u32, Vec<u64>>| found.values().map(|pages| pages.len() as u64).sum();
     let before: u64 = count(&found);
-    let left_pages = count(&pages_in(root, &frames, Which::All)?);
+    let left = pages_in(root, &frames, Which::All)?;
+    ensure!(
+        left.unreadable == 0,
+        "{} processes could not be looked at, and may have pages on node {node}; its free memory is the guest's. Try again later",
+        left.unreadable
+    );
+    let left_pages = count(&left.pages);
     if left_pages == 0 {
         pool.forget()?;
     }

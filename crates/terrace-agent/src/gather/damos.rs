@@ -18,6 +18,8 @@ use terrace_sys::topology::{NodeId, node_memory};
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 /// Our contexts by their update interval, µs: that of physical memory has no effect.
 const MARK: u64 = 132_205_264;
+/// The file of a context that bears the mark.
+const MARKED: &str = "0/monitoring_attrs/intervals/update_us";
 /// Passes of the scheme before it sends pages to the node: bits are clear then.
 const CLEARING: u64 = 3;
 /// Windows after which a pass that did not end will not.
@@ -59,14 +61,8 @@ impl Damos {
 
     /// Ends threads that a killed predecessor left, which would move pages for ever. Those of others are not touched.
     pub fn stop_leftovers(root: &HostRoot) {
-        let nobody = Self {
-            root: root.clone(),
-            schemes: Vec::new(),
-            window: Duration::ZERO,
-        };
-        if nobody.count().unwrap_or(0) == 0 || !nobody.is_ours().unwrap_or(false) {
-            // Nor are they ended when it is dropped.
-            std::mem::forget(nobody);
+        if count(root).unwrap_or(0) > 0 && is_ours(root).unwrap_or(false) {
+            end(root);
         }
     }
 
@@ -99,13 +95,18 @@ impl Damos {
             to: schemes.first().context("there is no other node")?.to,
             young_stay: true,
         });
+        take(root, schemes.len(), PATIENCE)?;
+        // From here on it is ours, and is left to others whatever comes.
         let damos = Self {
             root: root.clone(),
             schemes,
             window,
         };
-        damos.take()?;
-        for index in 0..damos.schemes.len() {
+        let all = 0..damos.schemes.len();
+        for index in all.clone() {
+            damos.mark(index).context("setting DAMON up")?;
+        }
+        for index in all {
             damos.prepare(index).context("setting DAMON up")?;
         }
         Ok(damos)
@@ -153,33 +154,10 @@ impl Damos {
         fs::write(&file, value).with_context(|| format!("writing {value} to {}", file.display()))
     }
 
-    fn count(&self) -> Result<u64> {
-        number(&self.file("nr_kdamonds"))
-    }
-
-    /// Becomes the one user, after a predecessor of ours that was killed.
-    fn take(&self) -> Result<()> {
-        let begin = Instant::now();
-        while self.count()? > 0 && !self.is_ours()? {
-            ensure!(
-                begin.elapsed() < PATIENCE,
-                "DAMON is in use by another program (nr_kdamonds = {}); end that",
-                self.count()?
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        self.end();
-        let threads = self.schemes.len().to_string();
-        fs::write(self.file("nr_kdamonds"), threads).context("asking DAMON for threads")
-    }
-
-    /// Whether all contexts that there are bear our mark.
-    fn is_ours(&self) -> Result<bool> {
-        let mark = |index| {
-            let file = format!("{index}/contexts/0/monitoring_attrs/intervals/update_us");
-            number(&self.file(&file)).unwrap_or(0)
-        };
-        Ok((0..self.count()?).all(|index| mark(index) == MARK))
+    /// Marks a context as ours, before anything else.
+    fn mark(&self, index: usize) -> Result<()> {
+        self.set(index, "contexts/nr_contexts", "1")?;
+        self.set(index, &format!("contexts/{MARKED}"), &MARK.to_string())
     }
 
     fn prepare(&self, index: usize) -> Result<()> {
@@ -187,8 +165,6 @@ impl Damos {
         let window_us = self.window.as_micros();
         let young_goes = if scheme.young_stay { "Y" } else { "N" };
         for (name, value) in [
-            ("nr_contexts", "1".to_owned()),
-            ("0/monitoring_attrs/intervals/update_us", MARK.to_string()),
             ("0/operations", "paddr".to_owned()),
             (
                 "0/monitoring_attrs/intervals/aggr_us",
@@ -250,20 +226,50 @@ impl Damos {
         self.set(index, "state", "update_schemes_stats")?;
         number(&self.file(&format!("{index}/contexts/0/schemes/0/stats/sz_tried")))
     }
+}
 
-    /// Ends all threads and leaves DAMON to others.
-    fn end(&self) {
-        for index in 0..self.count().unwrap_or(0) {
-            // One that does not run refuses.
-            let _ = fs::write(self.file(&format!("{index}/state")), "off");
-        }
-        let _ = fs::write(self.file("nr_kdamonds"), "0");
+/// Threads that DAMON has.
+fn count(root: &HostRoot) -> Result<u64> {
+    number(&root.join(KDAMONDS).join("nr_kdamonds"))
+}
+
+/// Whether all contexts that there are bear our mark.
+fn is_ours(root: &HostRoot) -> Result<bool> {
+    let mark = |index| {
+        let file = format!("{KDAMONDS}/{index}/contexts/{MARKED}");
+        number(&root.join(file)).unwrap_or(0)
+    };
+    Ok((0..count(root)?).all(|index| mark(index) == MARK))
+}
+
+/// Becomes the one user, after a predecessor of ours that was killed. Others are waited for, and left alone.
+fn take(root: &HostRoot, threads: usize, patience: Duration) -> Result<()> {
+    let begin = Instant::now();
+    while count(root)? > 0 && !is_ours(root)? {
+        ensure!(
+            begin.elapsed() < patience,
+            "DAMON is in use by another program (nr_kdamonds = {}); end that",
+            count(root)?
+        );
+        std::thread::sleep(Duration::from_millis(100));
     }
+    end(root);
+    fs::write(root.join(KDAMONDS).join("nr_kdamonds"), threads.to_string())
+        .context("asking DAMON for threads")
+}
+
+/// Ends all threads and leaves DAMON to others.
+fn end(root: &HostRoot) {
+    for index in 0..count(root).unwrap_or(0) {
+        // One that does not run refuses.
+        let _ = fs::write(root.join(format!("{KDAMONDS}/{index}/state")), "off");
+    }
+    let _ = fs::write(root.join(KDAMONDS).join("nr_kdamonds"), "0");
 }
 
 impl Drop for Damos {
     fn drop(&mut self) {
-        self.end();
+        end(&self.root);
     }
 }
 
@@ -369,6 +375,11 @@ mod tests {
             let dir = kernel("6.12.9", 2, mark);
             let root = HostRoot::new(dir.path());
             Damos::stop_leftovers(&root);
+            let taken = take(&root, 2, Duration::ZERO);
+            assert_eq!(taken.is_ok(), mark == MARK);
+            if taken.is_ok() {
+                end(&root);
+            }
             let threads = fs::read_to_string(root.join(KDAMONDS).join("nr_kdamonds")).unwrap();
             assert_eq!(threads, left);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
@@ -23,44 +23,65 @@ pub enum Which {
     All,
 }
 
-/// Numbers of the virtual pages that lie in these frames, by process; not of memory that a program bound to nodes.
+/// Pages that lie in some frames.
+#[derive(Clone, Debug, Default)]
+pub struct Residents {
+    /// Numbers of the virtual pages, by process; not of memory that a program bound to nodes.
+    pub pages: BTreeMap<u32, Vec<u64>>,
+    /// Processes that could not be looked at: they may have some, too.
+    pub unreadable: u64,
+}
+
+/// Finds the pages that lie in these frames.
 ///
 /// # Errors
 /// If `/proc` cannot be listed. A process that ends meanwhile has none.
-pub fn pages_in(
-    root: &HostRoot,
-    frames: &Range<u64>,
-    which: Which,
-) -> Result<BTreeMap<u32, Vec<u64>>> {
+pub fn pages_in(root: &HostRoot, frames: &Range<u64>, which: Which) -> Result<Residents> {
     let me = std::process::id();
     let entries = fs::read_dir(root.proc())
         .context("listing /proc")?
         .flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut found = BTreeMap::new();
+    let mut found = Residents::default();
     for pid in pids.filter(|pid| *pid != me) {
-        if let Some(pages) = of_process(root, pid, frames, which)
-            && !pages.is_empty()
-        {
-            found.insert(pid, pages);
+        match of_process(root, pid, frames, which) {
+            Ok(pages) if pages.is_empty() => {}
+            Ok(pages) => drop(found.pages.insert(pid, pages)),
+            Err(errno) if matches!(errno, libc::ENOENT | libc::ESRCH) => {}
+            Err(errno) => {
+                tracing::debug!("process {pid}: error {errno}");
+                found.unreadable += 1;
+            }
         }
     }
     Ok(found)
 }
 
-fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> Option<Vec<u64>> {
-    let maps = BufReader::new(opener::open(&root.process(pid, "maps"), How::Read).ok()?);
-    let pagemap = Pagemap::open(&root.process(pid, "pagemap")).ok()?;
+/// A process's pages.
+///
+/// # Errors
+/// The kernel's error number.
+fn of_process(
+    root: &HostRoot,
+    pid: u32,
+    frames: &Range<u64>,
+    which: Which,
+) -> Result<Vec<u64>, i32> {
+    let maps = BufReader::new(opener::open(&root.process(pid, "maps"), How::Read).map_err(errno)?);
+    let pagemap = Pagemap::open(&root.process(pid, "pagemap")).map_err(|error| error.errno())?;
     let mut found = Vec::new();
     for line in maps.lines() {
-        let Some(mapping) = bounds(&line.ok()?) else {
+        let Some(mapping) = bounds(&line.map_err(errno)?) else {
             continue;
         };
         let mapping = mapping.start * PAGE_SIZE..mapping.end * PAGE_SIZE;
         let mut pages = Vec::new();
-        for run in pagemap.present(mapping.start, mapping.end).ok()? {
+        for run in pagemap
+            .present(mapping.start, mapping.end)
+            .map_err(|error| error.errno())?
+        {
             let numbers: Vec<u64> = (run.start / PAGE_SIZE..run.end / PAGE_SIZE).collect();
-            let entries = pagemap.entries(&numbers).ok()?;
+            let entries = pagemap.entries(&numbers).map_err(|error| error.errno())?;
             let inside = numbers.into_iter().zip(entries).filter(|(_, entry)| {
                 let wanted = which == Which::All || entry.is_own();
                 wanted && entry.frame().is_some_and(|frame| frames.contains(&frame))
@@ -73,11 +94,15 @@ fn of_process(root: &HostRoot, pid: u32, frames: &Range<u64>, which: Which) -> O
     }
     if !found.is_empty() {
         // The program wants them where it bound them.
-        let maps = opener::open(&root.process(pid, "numa_maps"), How::Read).ok()?;
+        let maps = opener::open(&root.process(pid, "numa_maps"), How::Read).map_err(errno)?;
         let bound = bound(BufReader::new(maps));
         found.retain(|(start, _)| !bound.contains(start));
     }
-    Some(found.into_iter().flat_map(|(_, pages)| pages).collect())
+    Ok(found.into_iter().flat_map(|(_, pages)| pages).collect())
+}
+
+fn errno(error: io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
 }
 
 /// The first addresses of mappings whose policy binds them to nodes.

@@ -206,7 +206,7 @@ impl Gatherer {
     /// Sends pages home that lie in the target and are not hot.
     fn return_cold(&self, way: &mut dyn Way, hot: &HotPages, target: &Range<u64>) -> Result<u64> {
         let mut sent = 0;
-        for (pid, mut pages) in pages_in(&self.root, target, Which::Own)? {
+        for (pid, mut pages) in pages_in(&self.root, target, Which::Own)?.pages {
             keep_cold(&mut pages, hot.pages.get(&pid).map_or(&[], Vec::as_slice));
             sent += way.return_pages(pid, &pages);
         }

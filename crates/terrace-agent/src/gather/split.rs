@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use terrace_core::gather::{BLOCK_PAGES, LargePage};
 use terrace_proto::PAGE_SIZE;
-use terrace_sys::{Collapse as _, HostRoot, KernelCollapse, Process, SysError, split_huge_page};
+use terrace_sys::{
+    Collapse as _, HostRoot, KernelCollapse, Pagemap, Process, SysError, split_huge_page,
+};
 
 use super::areas;
 use super::pool::{FOLDER, make_folder};
@@ -24,8 +26,20 @@ const MAX_BLOCK: u64 = (1 << 56) / LARGE;
 /// Most pages that the file has.
 const MOST: usize = 1 << 20;
 
+/// The end of an attempt to make a page whole.
+enum Joined {
+    /// It is one larger page again.
+    Whole,
+    /// Some part was in use, or there was no free block.
+    NotNow,
+    /// The process has ended, or has freed parts of it.
+    Never,
+}
+
 /// The two pieces of advice, so that tests bring a kernel of their own.
 pub trait Advice {
+    /// Whether all base pages of a block are there, and the process's alone.
+    fn is_whole(&self, root: &HostRoot, process: &Process, start: u64) -> Result<bool, SysError>;
     /// Splits the larger page at an address.
     fn split(&self, process: &Process, start: u64) -> Result<(), SysError>;
     /// Makes a larger page of base pages.
@@ -36,6 +50,10 @@ pub trait Advice {
 pub struct KernelAdvice;
 
 impl Advice for KernelAdvice {
+    fn is_whole(&self, root: &HostRoot, process: &Process, start: u64) -> Result<bool, SysError> {
+        Pagemap::open(&root.process(process.pid(), "pagemap"))?.all_own(start, start + LARGE)
+    }
+
     fn split(&self, process: &Process, start: u64) -> Result<(), SysError> {
         split_huge_page(process, start)
     }
@@ -98,11 +116,15 @@ impl Splitter<'_> {
             block: *block,
         }));
         self.write(&entries)?;
+        let mut first = None;
         for page in pages {
-            self.advice.split(&process, page.1 * LARGE)?;
-            split.push(*page);
+            // One that is locked is refused; the others are not.
+            match self.advice.split(&process, page.1 * LARGE) {
+                Ok(()) => split.push(*page),
+                Err(error) => drop(first.get_or_insert(error)),
+            }
         }
-        Ok(())
+        first.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Pages that are split, of processes that have not ended.
@@ -133,18 +155,31 @@ impl Splitter<'_> {
         }
         let mut left = Vec::new();
         for entry in entries {
-            match is_asked(&entry) {
-                true => joined += u64::from(self.join_one(&entry)),
-                false => left.push(entry),
+            match is_asked(&entry).then(|| self.join_one(&entry)) {
+                Some(Joined::Whole) => joined += 1,
+                Some(Joined::Never) => {}
+                // It is asked for again.
+                Some(Joined::NotNow) | None => left.push(entry),
             }
         }
         self.write(&left)?;
         Ok(joined)
     }
 
-    fn join_one(&self, entry: &Entry) -> bool {
-        let process = self.process(entry);
-        process.is_some_and(|process| self.advice.join(&process, entry.block * LARGE).is_ok())
+    fn join_one(&self, entry: &Entry) -> Joined {
+        let Some(process) = self.process(entry) else {
+            return Joined::Never;
+        };
+        let start = entry.block * LARGE;
+        // The kernel would give memory for what the program has freed or swapped out, or share with others.
+        match self.advice.is_whole(self.root, &process, start) {
+            Ok(true) => match self.advice.join(&process, start) {
+                Ok(()) => Joined::Whole,
+                Err(_) => Joined::NotNow,
+            },
+            Ok(false) => Joined::Never,
+            Err(_) => Joined::NotNow,
+        }
     }
 
     /// The process, unless another one has its number now.
@@ -219,6 +254,11 @@ mod tests {
     }
 
     impl Advice for Fake {
+        /// Parts of the block with the number 9 are gone.
+        fn is_whole(&self, _: &HostRoot, _: &Process, start: u64) -> Result<bool, SysError> {
+            Ok(start / LARGE != 9)
+        }
+
         fn split(&self, _: &Process, start: u64) -> Result<(), SysError> {
             self.note("split", start)
         }
@@ -258,6 +298,31 @@ mod tests {
         let asked: Vec<u64> = other.0.borrow().iter().map(|(_, at)| at / LARGE).collect();
         assert_eq!(asked, [3, 31, 32]);
         assert_eq!(undo.join_all().unwrap(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn what_has_holes_stays_split_and_what_is_in_use_is_tried_again() {
+        let (_dir, root) = machine();
+        let me = std::process::id();
+        let advice = Fake(RefCell::default(), 20 * LARGE);
+        let splitter = Splitter {
+            root: &root,
+            advice: &advice,
+        };
+        assert_eq!(splitter.split(&[(me, 8), (me, 9)]).0.len(), 2);
+        let busy = Fake::default();
+        let undo = Splitter {
+            root: &root,
+            advice: &busy,
+        };
+        assert_eq!(undo.join_all().unwrap(), 0);
+        assert_eq!(
+            *busy.0.borrow(),
+            [("join", 8 * LARGE)],
+            "block 9 would be given memory"
+        );
+        assert_eq!(undo.known(), [(me, 8)]);
+        assert_eq!(splitter.join_all().unwrap(), 1);
     }
 
     #[test]
