@@ -47,7 +47,7 @@ pub fn pages_in(root: &HostRoot, frames: &Range<u64>, which: Which) -> Result<Re
         match of_process(root, pid, frames, which) {
             Ok(pages) if pages.is_empty() => {}
             Ok(pages) => drop(found.pages.insert(pid, pages)),
-            Err(errno) if matches!(errno, libc::ENOENT | libc::ESRCH) => {}
+            Err(libc::ENOENT | libc::ESRCH) => {}
             Err(errno) => {
                 tracing::debug!("process {pid}: error {errno}");
                 found.unreadable += 1;
