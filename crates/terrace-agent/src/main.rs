@@ -17,6 +17,7 @@ use terrace_agent::config::{Config, DEFAULT_SOCKET};
 use terrace_agent::gather::Background;
 use terrace_agent::gather::commands::{self, GatherArgs, SkewArgs};
 use terrace_agent::module::{GuestPages, ModuleParts};
+use terrace_agent::opener::{OpenerProcess, Without};
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
@@ -155,7 +156,7 @@ fn carry_out(command: Command) -> Result<ExitCode> {
 
 /// Capabilities to move pages, a process that opens what takes more of them, and the machine to look at.
 fn for_gathering() -> Result<HostRoot> {
-    opener::OpenerProcess::start()?;
+    OpenerProcess::start(Without::Fail)?;
     keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     Ok(HostRoot::default())
 }
@@ -189,7 +190,7 @@ fn run(file: Option<&Path>, record: Option<&Path>) -> Result<()> {
     };
     if config.port.is_some() {
         // A host may name frames.
-        opener::OpenerProcess::start()?;
+        OpenerProcess::start(Without::OpenItself)?;
     }
     keep_only(&CAPABILITIES).context("cannot drop capabilities")?;
     let room = Room::read(root.clone(), &config.tiers, config.gather.node)

@@ -173,6 +173,16 @@ fn end(child: libc::pid_t, answered: bool) {
 pub struct OpenerProcess {
     socket: Mutex<UnixStream>,
     child: Mutex<Child>,
+    without: Without,
+}
+
+/// The behaviour if the process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// Nothing is opened: pages whose frames are hidden would be taken for pages that are elsewhere.
+    Fail,
+    /// The thread opens by itself, without frame numbers.
+    OpenItself,
 }
 
 impl OpenerProcess {
@@ -180,7 +190,7 @@ impl OpenerProcess {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start() -> Result<()> {
+    pub fn start(without: Without) -> Result<()> {
         let (socket, theirs) = UnixStream::pair()?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let child = Command::new("/proc/self/exe")
@@ -192,6 +202,7 @@ impl OpenerProcess {
         opener::open_by(Arc::new(Self {
             socket: Mutex::new(socket),
             child: Mutex::new(child),
+            without,
         }));
         Ok(())
     }
@@ -208,13 +219,13 @@ impl Opener for OpenerProcess {
             // An answer that comes late would be taken for the next one's.
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
-        given
-            .unwrap_or_else(|| {
-                Err(io::Error::other(
-                    "the process that opens files does not answer",
-                ))
-            })
-            .map(Given::Descriptor)
+        match (given, self.without) {
+            (Some(given), _) => given.map(Given::Descriptor),
+            (None, Without::OpenItself) => Itself.ask(ask),
+            (None, Without::Fail) => Err(io::Error::other(
+                "the process that opens files does not answer",
+            )),
+        }
     }
 }
 
@@ -363,6 +374,26 @@ mod tests {
         ours.shutdown(std::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
         assert!(request(&ours, Wanted::Module).is_none(), "nobody answers");
+    }
+
+    #[test]
+    fn without_the_process_the_agent_opens_by_itself_and_gathering_fails() {
+        let ask = || {
+            Ask::Open(
+                format!("/proc/{}/maps", std::process::id()).into(),
+                How::Read,
+            )
+        };
+        for (without, opens) in [(Without::OpenItself, true), (Without::Fail, false)] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            drop(theirs);
+            let process = OpenerProcess {
+                socket: Mutex::new(ours),
+                child: Mutex::new(Command::new("true").spawn().unwrap()),
+                without,
+            };
+            assert_eq!(process.ask(ask()).is_ok(), opens);
+        }
     }
 
     #[test]

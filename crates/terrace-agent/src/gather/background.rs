@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
-
 use terrace_sys::HostRoot;
 
 use super::damos::Damos;
@@ -90,9 +89,7 @@ impl Background {
         }
         status
     }
-}
 
-impl Background {
     /// The last round that ended, if one did since the last call.
     #[must_use]
     pub fn take_round(&mut self) -> Option<Round> {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use terrace_core::gather::{BLOCK_PAGES, Limits, Pace, Plan, keep_cold};
 use terrace_sys::HostRoot;
 
+use super::heat;
 use super::hot::HotPages;
 use super::location::locate;
 use super::residents::{Which, pages_in};
@@ -20,7 +21,6 @@ use crate::channel::guest_memory_end;
 use crate::config::Config;
 use crate::frames::Index;
 use crate::mappings::Layout;
-use crate::processes;
 use crate::sampler::Target;
 
 /// Pages of each process, ascending.
@@ -186,13 +186,7 @@ fn staying(plan: &Plan, origins: &[(u64, u32, u64)], stayed: Pages) -> Pages {
 
 /// The processes that the configuration selects, and their managed mappings.
 fn targets(root: &HostRoot, config: &Config) -> Result<Vec<Target>> {
-    let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
-    let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
-    anyhow::ensure!(
-        !pids.is_empty(),
-        "no process that the configuration selects has {} or more",
-        bytesize::ByteSize(config.following.wanted.min_bytes)
-    );
+    let pids = heat::selected(root, config)?;
     let layouts = Layout::read_all(root, &pids).into_iter();
     let targets = layouts.map(|(pid, layout)| Target {
         pid,

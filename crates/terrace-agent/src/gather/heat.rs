@@ -87,13 +87,7 @@ impl<'a> Source<'a> {
                  name a list (--pages FILE)"
             ),
         };
-        let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
-        let pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
-        ensure!(
-            !pids.is_empty(),
-            "no process that the configuration selects has {} or more",
-            bytesize::ByteSize(config.following.wanted.min_bytes)
-        );
+        let pids = selected(root, config)?;
         let _held = bits::hold(root)?;
         let window = config.gather.window;
         watch(root, bits.as_mut(), &pids, window, &mut |number| {
@@ -104,6 +98,20 @@ impl<'a> Source<'a> {
             ))
         })
     }
+}
+
+/// The processes that the configuration selects.
+///
+/// # Errors
+/// If there is none.
+pub fn selected(root: &HostRoot, config: &Config) -> Result<Vec<u32>> {
+    let found = processes::find(root, &config.following.wanted, &BTreeSet::new())?;
+    ensure!(
+        !found.is_empty(),
+        "no process that the configuration selects has {} or more",
+        bytesize::ByteSize(config.following.wanted.min_bytes)
+    );
+    Ok(found.iter().map(|process| process.pid).collect())
 }
 
 fn scan(root: &HostRoot, config: &Config) -> Result<ScanBits> {

@@ -140,12 +140,14 @@ const ONE_EACH: &str = "hot = 0.001953125, hot_access = 1.0, layout = \"even\", 
 
 #[test]
 fn one_hot_page_in_each_block_becomes_a_512th_of_the_blocks() {
-    let mut run = simulation(HOSTS[0], "guest_policy = \"gpac\"", ONE_EACH);
-    while run.advance(u64::MAX) {}
-    let vm = run.result().vms.remove(0);
-    let blocks = vm.hot_blocks.expect("two rounds");
-    assert_eq!((blocks.first, blocks.last), (768, 2));
-    assert_eq!(vm.gathered_pages, Some(768));
+    for host in HOSTS {
+        let mut run = simulation(host, "guest_policy = \"gpac\"", ONE_EACH);
+        while run.advance(u64::MAX) {}
+        let vm = run.result().vms.remove(0);
+        let blocks = vm.hot_blocks.expect("two rounds");
+        assert_eq!((blocks.first, blocks.last), (768, 2), "{host}");
+        assert_eq!(vm.gathered_pages, Some(768), "{host}");
+    }
 }
 
 #[test]
