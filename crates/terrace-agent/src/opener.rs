@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_process_the_agent_opens_by_itself_and_gathering_fails() {
+    fn without_it_the_agent_opens_by_itself_and_gathering_fails() {
         let ask = || {
             Ask::Open(
                 format!("/proc/{}/maps", std::process::id()).into(),
