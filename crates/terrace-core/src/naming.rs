@@ -217,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_reboots_counts_from_nothing_and_ends_its_plan() {
+        let mut named = NamedPlans::default();
+        named.push(Tick(0), plan(1, 10));
+        named.push(Tick(0), plan(2, 10));
+        named.next(VM, Tick(0), counted(900, 40)).unwrap();
+        // Its agent's counters begin anew; those of before mean nothing.
+        assert_eq!(named.heard(VM, Tick(SECOND), counted(0, 0)), None);
+        assert_eq!(named.heard(VM, Tick(2 * SECOND), counted(10, 0)), None);
+        let report = named.heard(VM, Tick(10 * SECOND), counted(10, 0)).unwrap();
+        assert_eq!((report.id, moved(&report)), (PlanId(1), 0));
+        named.next(VM, Tick(10 * SECOND), counted(10, 0)).unwrap();
+        let report = named.heard(VM, Tick(11 * SECOND), counted(17, 3)).unwrap();
+        assert_eq!((report.id, moved(&report)), (PlanId(2), 7));
+    }
+
+    #[test]
     fn a_guest_that_claims_more_than_was_named_moved_no_more() {
         let mut named = NamedPlans::default();
         named.push(Tick(0), plan(1, 10));
