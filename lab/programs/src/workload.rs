@@ -23,11 +23,17 @@ pub struct Workload {
     /// Writes of earlier hot sets, per page. Passes don't touch it, so that it stays cold: the
     /// writes of the present hot set follow from the number of passes.
     earlier_writes: Vec<u64>,
-    passes_of_this_hot_set: u64,
     random: Xorshift,
+    passing: Passing,
+}
+
+/// Passes, and the times from the end of one to the end of the next.
+#[derive(Default)]
+struct Passing {
+    of_this_hot_set: u64,
     /// The end of the last pass, if nothing but the pause came after it.
     passed_at: Option<Instant>,
-    longest_gap: Duration,
+    longest: Duration,
 }
 
 impl Workload {
@@ -45,10 +51,8 @@ impl Workload {
             hot: Vec::new(),
             layout,
             seed,
-            passes_of_this_hot_set: 0,
             random: Xorshift::new(seed),
-            passed_at: None,
-            longest_gap: Duration::ZERO,
+            passing: Passing::default(),
         };
         workload.choose(seed);
         workload
@@ -106,21 +110,21 @@ impl Workload {
         }
         self.touch_elsewhere();
         let now = Instant::now();
-        if let Some(before) = self.passed_at.replace(now) {
-            self.longest_gap = self.longest_gap.max(now - before);
+        if let Some(before) = self.passing.passed_at.replace(now) {
+            self.passing.longest = self.passing.longest.max(now - before);
         }
         self.passes += 1;
-        self.passes_of_this_hot_set += 1;
+        self.passing.of_this_hot_set += 1;
     }
 
     /// The next pass does not follow the last one at once.
     pub fn interrupted(&mut self) {
-        self.passed_at = None;
+        self.passing.passed_at = None;
     }
 
     /// The longest time from the end of a pass to the end of the next since this was asked last.
     pub fn take_longest_gap(&mut self) -> Duration {
-        std::mem::take(&mut self.longest_gap)
+        std::mem::take(&mut self.passing.longest)
     }
 
     fn touch_elsewhere(&mut self) {
@@ -153,7 +157,7 @@ impl Workload {
         for (page, writes) in self.writes_of_this_hot_set() {
             self.earlier_writes[page] += writes;
         }
-        self.passes_of_this_hot_set = 0;
+        self.passing.of_this_hot_set = 0;
     }
 
     /// Number of pages whose content is not what it should be.
@@ -171,7 +175,7 @@ impl Workload {
 
     fn writes_of_this_hot_set(&self) -> Vec<(usize, u64)> {
         self.written_indices()
-            .map(|page| (page, self.passes_of_this_hot_set))
+            .map(|page| (page, self.passing.of_this_hot_set))
             .collect()
     }
 
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!(workload.hot_pages(), 10);
         assert_eq!((workload.passes, workload.errors), (8, 0));
         assert_eq!(workload.count_bad_pages(), 0);
-        workload.passes_of_this_hot_set = 1;
+        workload.passing.of_this_hot_set = 1;
         assert_eq!(workload.count_bad_pages(), workload.hot_pages() / 2);
     }
 }

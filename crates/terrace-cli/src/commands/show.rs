@@ -164,7 +164,7 @@ fn agent_text(agent: &Agent) -> String {
     out
 }
 
-/// What fast memory takes of the accesses beside what it has of the memory.
+/// Fast memory's part of the accesses beside its part of the memory.
 fn worth(worth: Worth) -> Option<String> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let accesses = percent(worth.fast_access_share()?);

@@ -1,4 +1,4 @@
-//! What the first tier is worth to a VM, by the accesses of its last windows.
+//! The worth of the first tier to a VM, by the accesses of its last windows.
 
 use terrace_proto::snapshot::Worth;
 

@@ -359,7 +359,7 @@ fn memory_that_was_plugged_in_has_its_nodes_anew() {
 enum Turn {
     Runs(u64),
     Lies(Option<Lie>),
-    /// Its agent is not trusted for so many seconds: the host moves pages.
+    /// The agent is not trusted for so many seconds: the host moves pages.
     Silent(u64),
     Resumed,
     Remapped,

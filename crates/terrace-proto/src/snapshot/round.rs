@@ -69,7 +69,7 @@ pub struct Round {
     pub scan: ScanCost,
 }
 
-/// What the first tier is worth to a VM: its part of the accesses beside its part of the memory (HMvisor §3.2.2). An estimate: a
+/// The worth of the first tier to a VM: its part of the accesses beside its part of the memory (HMvisor §3.2.2). An estimate: a
 /// page counts once for each window in which it was accessed, however often that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worth {

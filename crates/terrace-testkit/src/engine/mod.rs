@@ -25,13 +25,13 @@ pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
 /// A guest's answer to named frames that is not what it does, or is nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It counts all as moved and moves none.
+    /// All are counted as moved, none is.
     MovesNone,
-    /// It counts all as moved and moves others.
+    /// All are counted as moved, others are.
     MovesOthers,
-    /// It counts nothing.
+    /// Nothing is counted.
     Silent,
-    /// It leaves all, which is no lie.
+    /// All are left, and counted so: no lie.
     Refuses,
 }
 

@@ -62,7 +62,7 @@ impl Agent {
                 VmMode::Host | VmMode::Coordinated => InForce::Host,
             },
             moves: Err("its agent was not heard yet".to_owned()),
-            tiers: Err("its memory was not looked at yet".to_owned()),
+            tiers: Err("its memory map is not known yet".to_owned()),
             paused,
             ram_bytes,
         }

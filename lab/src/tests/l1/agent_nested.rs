@@ -73,17 +73,22 @@ pub fn start_scattered(lab: &mut Lab) -> Result<()> {
 
 fn start_with(lab: &mut Lab, clustered: bool) -> Result<()> {
     lab.end_vm(VM)?;
+    push_agent(lab)?;
     start_again(lab, clustered)
 }
 
-/// Starts the guest; no other one runs.
-pub fn start_again(lab: &mut Lab, clustered: bool) -> Result<()> {
+/// Gives the guests to come an agent.
+pub fn push_agent(lab: &mut Lab) -> Result<()> {
     lab.push_agent_files(AgentSetup {
         process: "lab-guest",
         fast: "24MiB",
         sections: "[host]\nchannel = true",
         ..AgentSetup::SEEDED
-    })?;
+    })
+}
+
+/// Starts the guest; no other one runs.
+pub fn start_again(lab: &mut Lab, clustered: bool) -> Result<()> {
     lab.start_vm(&VmSpec {
         name: GUEST.to_owned(),
         truth_port: truth_port(2),

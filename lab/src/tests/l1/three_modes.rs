@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::agent_nested::{GUEST, start_again, start_scattered};
+use terrace_lab_programs::vm::{GUEST_SLOW_NODE, VmSpec, truth_port};
+
+use super::agent_nested::{GUEST, push_agent, start_again};
 use super::coordinated::{expect_in_force, expect_never_stopped};
 use crate::control::agent::AgentStatus;
-use crate::control::daemon::{HotOnFast, Setup};
+use crate::control::daemon::{HotOnFast, Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
@@ -25,7 +27,7 @@ pub const LONG_TESTS: &[Test] = &[Test {
 struct Mode {
     name: &'static str,
     sections: &'static str,
-    is_by_agent: bool,
+    is_by_host: bool,
     in_force: Option<&'static str>,
 }
 
@@ -33,19 +35,19 @@ const MODES: [Mode; 3] = [
     Mode {
         name: "host",
         sections: "[vm.tiered]\nmode = \"host\"\nscan = true",
-        is_by_agent: false,
+        is_by_host: true,
         in_force: None,
     },
     Mode {
         name: "guest",
         sections: "[vm.tiered]\nmode = \"guest\"\nscan = false",
-        is_by_agent: true,
+        is_by_host: false,
         in_force: Some("the agent in the guest"),
     },
     Mode {
         name: "coordinated",
         sections: "[vm.tiered]\nmode = \"coordinated\"\nscan = true",
-        is_by_agent: true,
+        is_by_host: false,
         in_force: Some("both: the host counts"),
     },
 ];
@@ -55,10 +57,15 @@ fn three_modes_on_a_scattered_hot_set(lab: &mut Lab) -> Result<()> {
         "| mode | hot pages | on fast after start, after the move | seconds | moved up | useless | longest gap, ms |\n\
          |---|--:|--:|--:|--:|--:|--:|\n",
     );
+    push_agent(lab)?;
     for (number, mode) in MODES.iter().enumerate() {
-        match number {
-            0 => start_scattered(lab)?,
-            _ => start_again(lab, false)?,
+        if number == 0 {
+            lab.end_vm(VM)?;
+        }
+        match mode.is_by_host {
+            // The host moves the backing: one node is what such a guest has.
+            true => lab.start_vm(&one_node())?,
+            false => start_again(lab, false)?,
         }
         table += &row(lab, mode)?;
         lab.end_daemon()?;
@@ -68,15 +75,27 @@ fn three_modes_on_a_scattered_hot_set(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+fn one_node() -> VmSpec {
+    VmSpec {
+        name: GUEST.to_owned(),
+        truth_port: truth_port(2),
+        memory_mib: 448,
+        region_mib: 160,
+        clustered: false,
+        node: GUEST_SLOW_NODE,
+        pause_ms: 2,
+        ..VmSpec::default()
+    }
+}
+
 /// The load in one mode, as a row of the table.
 fn row(lab: &mut Lab, mode: &Mode) -> Result<String> {
     let begins = lab.hot_on_fast(GUEST)?;
     ensure!(
-        begins.fast == 0,
+        begins.fast * 20 <= begins.hot,
         "the hot set does not start in slow memory: {begins}"
     );
     lab.configure(Setup {
-        defaults: "ceiling = { fast = \"100MiB\" }",
         sections: mode.sections,
         ..Setup::VTMM
     })?;
@@ -131,7 +150,7 @@ fn until_placed(lab: &mut Lab, mode: &Mode) -> Result<Placed> {
 
 /// Pages that came up, by the count of who moves them.
 fn moved_up(lab: &mut Lab, mode: &Mode) -> Result<u64> {
-    if mode.is_by_agent {
+    if !mode.is_by_host {
         let status = lab.guest_of(GUEST, "agent status")?;
         return AgentStatus(status["answer"].clone()).count("promoted_pages");
     }

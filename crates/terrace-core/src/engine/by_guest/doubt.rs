@@ -17,7 +17,7 @@ const PATIENCE: u8 = 4;
 /// Frames that say something about a guest.
 const ENOUGH: u64 = 32;
 /// Named frames of a round that are looked at afterwards.
-const LOOKED_AT: usize = 4096;
+const CHECKED: usize = 4096;
 /// How much the first tier's part of the accesses has to rise, thousandths.
 const RISE: u128 = 10;
 
@@ -37,16 +37,16 @@ pub(super) struct Doubt {
     rounds: u8,
 }
 
-/// What a round showed of a guest.
+/// A round's verdict on a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judgement {
     /// Too little to say.
     Nothing,
     /// Pages left the frames that were named.
     Moved,
-    /// It counts frames as moved that are accessed as before.
+    /// Frames that it counts as moved are accessed as before.
     Unmoved { claimed: u64, accessed: u64 },
-    /// It does not count frames at all.
+    /// Frames are not counted at all.
     Silent { asked: u64 },
 }
 
@@ -73,7 +73,7 @@ impl Vm {
         doubt.unanswered += u64::from(status == MoveStatus::NotTried);
         if flight.to == TierId::FAST {
             doubt.claimed += u64::from(status == MoveStatus::Moved);
-            if doubt.named.len() < LOOKED_AT {
+            if doubt.named.len() < CHECKED {
                 doubt.named.push((flight.unit, heat.unwrap_or(0)));
             }
         }

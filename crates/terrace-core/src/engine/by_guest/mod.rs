@@ -22,7 +22,7 @@ use doubt::Doubt;
 /// A guest that moves its own pages, or is to.
 #[derive(Debug, Default)]
 pub(crate) struct ByGuest {
-    /// Its nodes. If none are known, each round queries where its frames are.
+    /// The guest's nodes. If none are known, each round queries where its frames are.
     nodes: Vec<GuestNode>,
     room: Option<GuestRoom>,
     stand: Stand,

@@ -299,7 +299,7 @@ fn without_nodes_the_host_goes_on_alone_and_says_so() {
 }
 
 #[test]
-fn nodes_that_are_no_tiers_leave_the_host_in_force_with_the_reason() {
+fn nodes_that_are_no_tiers_leave_the_host_in_force() {
     let (_folder, mut daemon) = daemon("mode = \"coordinated\"\nscan = true");
     find(&mut daemon, 1 << 30);
     let id = manage(&mut daemon);
