@@ -8,20 +8,20 @@ use crate::machine::space::Space;
 
 /// The free frames of a guest.
 ///
-/// If a device sizes the guest's nodes, a frame with host memory behind it lies in the node of that memory's tier, and
-/// one without may come to lie in any node that has room. Without a device, nodes are not told apart.
+/// If a device sizes the guest's nodes, or the guest moves pages between them, a frame with host memory behind it lies in the node of
+/// that memory's tier, and one without may come to lie in any node that has room. Otherwise nodes are not told apart.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
-    /// Free frames with host memory by tier, the longest free first; all are in the first list without a device.
+    /// Free frames with host memory by tier, the longest free first; all are in the first list if nodes are not told apart.
     idle: [VecDeque<u32>; TIERS],
-    /// Free frames without host memory, if a device sizes the nodes.
+    /// Free frames without host memory, if nodes are told apart.
     bare: Vec<u32>,
-    /// Whether a device sizes the guest's nodes.
+    /// Whether nodes are told apart.
     is_sized: bool,
 }
 
 impl Frames {
-    /// No frames yet, of a guest whose nodes a device sizes.
+    /// No frames yet, of a guest whose nodes are told apart.
     #[must_use]
     pub fn sized() -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Frames {
         }
     }
 
-    /// Whether a device sizes the guest's nodes.
+    /// Whether nodes are told apart.
     #[must_use]
     pub fn is_sized(&self) -> bool {
         self.is_sized
@@ -63,7 +63,7 @@ impl Frames {
         }
     }
 
-    /// The frame that has been free the longest, of a guest whose nodes no device sizes.
+    /// The frame that has been free the longest, of a guest whose nodes are not told apart.
     pub fn pop(&mut self) -> Option<u32> {
         self.idle[0].pop_front()
     }

@@ -28,7 +28,7 @@ pub struct Reclaim {
     /// nothing changes.
     spare: u64,
     free: Frames,
-    /// The nodes that a device sizes, if one does.
+    /// The nodes, if they are told apart.
     zones: Option<Zones>,
     /// Frames that the balloon holds.
     balloon: Vec<u32>,
@@ -81,7 +81,7 @@ impl Reclaim {
         }
     }
 
-    /// A guest whose nodes a device sizes, and whose free memory is what they have; with a swap device of so many pages.
+    /// A guest whose nodes are told apart, and whose free memory is what they have; with a swap device of so many pages.
     #[must_use]
     pub fn sized(zones: Zones, device: u64) -> Self {
         Self {
@@ -91,10 +91,23 @@ impl Reclaim {
         }
     }
 
-    /// Whether a device sizes the guest's nodes.
+    /// Whether the guest's nodes are told apart.
     #[must_use]
     pub fn is_sized(&self) -> bool {
         self.free.is_sized()
+    }
+
+    /// The guest's nodes, if they are told apart.
+    #[must_use]
+    pub fn zones(&self) -> Option<Zones> {
+        self.zones
+    }
+
+    /// Takes in the frames beyond the load's memory, which are free.
+    pub fn take_in_spare(&mut self, space: &mut Space) {
+        for frame in space.guest.spare() {
+            self.free.free(space, frame);
+        }
     }
 
     /// The free frames.

@@ -1,88 +1,197 @@
 //! Plans that a guest carries out (`move = "guest"`, HMvisor §3.2.2): the host names frames, and the guest moves what lies
 //! in them between its own nodes.
 //!
-//! Responsible for: one plan on a thread of the guest, whose vCPUs pay, and the report of it. It leaves to others: which
-//! frames are named (the engine's), and that it forgets what it saw of them.
+//! Responsible for: naming the frames of each guest's plans, no more than 1,024 in a second of the full-size machine; moving what
+//! lies in them on a thread of the guest, whose vCPUs pay; and the answer, a number. It leaves to others: which frames are in a plan
+//! (the engine's), and what it knows of them afterwards.
 //!
-//! A frame lies in the node of the tier behind it, as for the guest's own mechanisms: moved data keep the frame's number
-//! and come to lie behind the other node, which gives a free page for them. A frame with none of the load's memory in it
-//! (free, a table, or named twice) is left alone. Demotions that find no room change places with promotions that find none.
+//! A frame lies in the node of the tier behind it and stays there: data that move get a free frame of the other node, and theirs is
+//! free then. A frame with none of the load's memory in it (free, a table, or named twice) is left alone. Demotions that find no room
+//! change frames with promotions that find none.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use terrace_core::engine::report_of_count;
 use terrace_proto::{
-    MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageCode, PageResult, TierId, VmId,
+    Event, GuestMoves, MovePlan, MoveReport, PAGE_SIZE, PageMove, Tick, TierId, VmId,
 };
 
 use super::migration::{Memory, page_copy_ps};
+use super::moves::position;
 use super::vm::Vm;
-use crate::base::number::{index, low};
+use crate::base::number::{low, to_usize};
 use crate::base::side::Side;
-use crate::machine::PS;
+use crate::machine::second_stage::bits;
 
-/// A plan that a guest carries out.
+/// Most frames that are named to a guest in a second, of the full-size machine (HMvisor §3.2.1).
+const A_SECOND: u64 = 1024;
+
+/// A second, ns.
+const SECOND: u64 = 1_000_000_000;
+
+/// The plans of guests that carry them out.
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedPlans {
+    guests: BTreeMap<VmId, Queue>,
+    scale: u64,
+}
+
+/// A guest's plans, the oldest first.
+#[derive(Debug, Default)]
+struct Queue {
+    plans: VecDeque<Named>,
+    /// Frames of the first plan that were named and answered.
+    answered: usize,
+    /// Pages that it moved of them.
+    moved: u64,
+    /// The frames that are named now.
+    batch: Option<Batch>,
+    /// Time before which no others are, ns of the full-size machine.
+    not_before: u64,
+}
+
+/// A plan, and the time when it came, ns of the full-size machine.
+#[derive(Debug)]
+struct Named {
     plan: MovePlan,
-    /// The load's page in each named frame; none before the plan is begun.
+    came: u64,
+}
+
+impl NamedPlans {
+    /// No plans, on a machine of that scale.
+    #[must_use]
+    pub fn new(scale: u64) -> Self {
+        Self {
+            guests: BTreeMap::new(),
+            scale,
+        }
+    }
+
+    /// Takes in a plan.
+    pub fn push(&mut self, plan: MovePlan, now: Tick) {
+        let queue = self.guests.entry(plan.vm).or_default();
+        let came = now.0;
+        queue.plans.push_back(Named { plan, came });
+    }
+
+    /// Lets each guest work for a quantum; returns the reports of plans that are done by then. `now` is the quantum's end.
+    pub fn run_quantum(
+        &mut self,
+        now: Tick,
+        quantum: u64,
+        vms: &mut [Vm],
+        memory: &mut Memory,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (vm, queue) in &mut self.guests {
+            let vm = &mut vms[position(*vm)];
+            queue.name(now.0, self.scale, vm);
+            let ended = queue.work(now.0, quantum, vm, memory);
+            events.extend(ended.map(Event::Moved));
+        }
+        events
+    }
+}
+
+impl Queue {
+    /// Names the next frames of the first plan, if it is time for some.
+    fn name(&mut self, now: u64, scale: u64, vm: &Vm) {
+        let Some(first) = self.plans.front() else {
+            return;
+        };
+        if self.batch.is_some() || now < self.not_before {
+            return;
+        }
+        let left = &first.plan.moves[self.answered..];
+        let named = &left[..left.len().min(to_usize((A_SECOND / scale).max(1)))];
+        self.not_before = now + named.len() as u64 * scale * SECOND / A_SECOND;
+        self.batch = Some(Batch::new(named, vm));
+    }
+
+    /// Works on the frames that are named; returns the report of the plan that ends by that.
+    fn work(&mut self, now: u64, ps: u64, vm: &mut Vm, memory: &mut Memory) -> Option<MoveReport> {
+        let batch = self.batch.as_mut()?;
+        if !batch.work(vm, memory, ps) {
+            return None;
+        }
+        self.answered += batch.moves.len();
+        self.moved += batch.moved;
+        self.batch = None;
+        let is_over = |named: &Named| self.answered >= named.plan.moves.len();
+        if !self.plans.front().is_some_and(is_over) {
+            return None;
+        }
+        let named = self.plans.pop_front()?;
+        self.answered = 0;
+        let moved = std::mem::take(&mut self.moved);
+        Some(report_of_count(&named.plan, moved, now - named.came))
+    }
+}
+
+/// Frames that are named to a guest at once.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    moves: Vec<PageMove>,
+    /// The load's page in each frame.
     pages: Vec<Option<u32>>,
-    statuses: Vec<MoveStatus>,
     next: usize,
-    /// Moves that found no room, of the plan's.
+    /// Moves that found no room.
     waiting: VecDeque<usize>,
+    /// Pages that were moved.
+    moved: u64,
     /// Time left of the quanta so far, ps.
     budget: u64,
+    /// Time spent, ps.
     spent: u64,
 }
 
 /// A move that can be made now.
 #[derive(Clone, Copy, Debug)]
 struct Item {
-    /// The place in the plan.
+    /// The place in the batch.
     at: usize,
-    unit: u32,
+    page: u32,
+    frame: u32,
     from: u8,
     to: TierId,
 }
 
-impl Named {
-    /// A plan that is not begun.
-    #[must_use]
-    pub fn new(plan: MovePlan) -> Self {
+impl Batch {
+    /// Frames that a guest is told of.
+    pub(crate) fn new(moves: &[PageMove], vm: &Vm) -> Self {
         Self {
-            pages: Vec::new(),
-            statuses: vec![MoveStatus::Busy; plan.moves.len()],
-            plan,
+            pages: pages_in(moves, vm),
+            moves: moves.to_vec(),
             next: 0,
             waiting: VecDeque::new(),
+            moved: 0,
             budget: 0,
             spent: 0,
         }
     }
 
-    /// The VM whose guest carries the plan out.
-    #[must_use]
-    pub fn vm(&self) -> VmId {
-        self.plan.vm
+    /// Pages that were moved so far.
+    #[cfg(test)]
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
     }
 
-    /// Works for `ps` of one processor's time; returns whether the plan is done.
-    pub fn work(&mut self, vm: &mut Vm, memory: &mut Memory, ps: u64) -> bool {
-        if self.pages.is_empty() {
-            self.pages = pages_in(&self.plan, vm);
-        }
+    /// Works for `ps` of one processor's time; returns whether all is done.
+    pub(crate) fn work(&mut self, vm: &mut Vm, memory: &mut Memory, ps: u64) -> bool {
         self.budget += ps;
-        let (before, began) = (self.spent, self.next);
-        while self.next < self.plan.moves.len() && self.go(vm, memory) {
+        let (before, moved) = (self.spent, self.moved);
+        let granted = vm.grant(memory.free);
+        while self.next < self.moves.len() && self.go(vm, memory) {
             self.next += 1;
         }
-        if self.next > began {
+        vm.settle(granted, memory.free);
+        if self.moved > moved {
             self.spent += vm.shoot_down_from(Side::Guest, memory.costs);
         }
         let spent = self.spent - before;
         vm.account.spent.migrate += spent;
         vm.steal(spent);
-        self.next == self.plan.moves.len()
+        self.next == self.moves.len()
     }
 
     /// Makes the next move, if it can be made; returns whether there was time for it.
@@ -90,115 +199,65 @@ impl Named {
         let Some(item) = self.item(self.next, vm) else {
             return true;
         };
-        let has_room = has_room(vm, memory, &item);
-        let partner = match has_room {
+        let partner = match has_room(vm, item.to.index()) {
             true => None,
             false => self.partner(&item, vm),
         };
-        if !has_room && partner.is_none() {
-            self.waiting.push_back(item.at);
-            return true;
-        }
-        let items = [Some(item), partner];
-        let items = items.iter().flatten();
-        let cost = |item: &Item| cost(item, vm, memory);
-        let ps: u64 = items.clone().map(cost).sum();
-        if ps > self.budget {
+        let copies = [Some(&item), partner.as_ref()];
+        let ps = copies.iter().flatten().map(|item| cost(item, memory)).sum();
+        if self.budget < ps {
             return false;
         }
-        self.budget -= ps;
-        self.spent += ps;
-        // Of two that change places, one makes room for the other: nothing becomes free.
-        if let Some(partner) = &partner {
-            self.waiting.retain(|at| *at != partner.at);
-        } else {
-            make_room(vm, memory, &item);
-            let pages = vm.space.second.pages_of(item.unit);
-            memory.free[usize::from(item.from)] += pages;
-            memory.free[item.to.index()] -= pages;
-        }
-        for item in items {
-            put(item, vm, memory);
-            self.statuses[item.at] = MoveStatus::Moved;
-        }
+        let took = match &partner {
+            Some(partner) => {
+                self.waiting.retain(|at| *at != partner.at);
+                exchange(&item, partner, vm, memory);
+                Some(ps)
+            }
+            None => put(&item, vm, memory).map(|fault| ps + fault),
+        };
+        let Some(took) = took else {
+            self.waiting.push_back(item.at);
+            return true;
+        };
+        self.budget = self.budget.saturating_sub(took);
+        self.spent += took;
+        self.moved += 1 + u64::from(partner.is_some());
         true
     }
 
-    /// A move of the plan, if the frame holds memory of the load in another tier.
-    fn item(&mut self, at: usize, vm: &Vm) -> Option<Item> {
-        let page = self.pages[at]?;
-        let named = self.plan.moves[at];
+    /// A move of the batch, if the frame holds memory of the load in another tier.
+    fn item(&self, at: usize, vm: &Vm) -> Option<Item> {
+        let (page, named) = (self.pages[at]?, self.moves[at]);
         let space = &vm.space;
         // It may have been swapped out since.
-        let frame = space
-            .guest
-            .frame(page)
-            .filter(|f| u64::from(*f) == named.gfn.0)?;
-        let unit = space.second.unit_of(frame);
-        let from = space.second.tier(unit)?;
-        if from == named.to.0 {
-            self.statuses[at] = MoveStatus::AlreadyThere;
-            return None;
-        }
-        Some(Item {
+        let frame = space.guest.frame(page);
+        let frame = frame.filter(|frame| u64::from(*frame) == named.gfn.0)?;
+        let from = space.second.tier(space.second.unit_of(frame))?;
+        (from != named.to.0).then_some(Item {
             at,
-            unit,
+            page,
+            frame,
             from,
             to: named.to,
         })
     }
 
     /// A move the other way that waits for room.
-    fn partner(&mut self, of: &Item, vm: &Vm) -> Option<Item> {
-        let waiting: Vec<usize> = self.waiting.iter().copied().collect();
-        let items = waiting.into_iter().filter_map(|at| self.item(at, vm));
-        let mut items = items.collect::<Vec<_>>().into_iter();
-        let pages = |unit: u32| vm.space.second.pages_of(unit);
-        items.find(|item| {
-            item.from == of.to.0 && item.to.0 == of.from && pages(item.unit) == pages(of.unit)
-        })
-    }
-
-    /// The report of the plan; `scale` turns simulated time into the full-size machine's.
-    #[must_use]
-    pub fn report(self, vm: &Vm, scale: u64) -> MoveReport {
-        let second = &vm.space.second;
-        let code = |frame: u64| {
-            let is_there = frame < vm.space.guest.frames();
-            let tier = is_there.then(|| second.tier(second.unit_of(low(frame))));
-            let tier = tier.flatten();
-            tier.map_or(PageCode::ABSENT, |tier| {
-                PageCode::new(TierId(tier), second.huge())
-            })
-        };
-        let moves = self.plan.moves.iter().zip(&self.statuses);
-        let results = moves.map(|(page, status)| PageResult {
-            gfn: page.gfn,
-            status: *status,
-            now: code(page.gfn.0),
-        });
-        MoveReport {
-            id: self.plan.id,
-            vm: self.plan.vm,
-            results: results.collect(),
-            elapsed_ns: self.spent / PS * scale,
-        }
+    fn partner(&self, of: &Item, vm: &Vm) -> Option<Item> {
+        let mut items = self.waiting.iter().filter_map(|at| self.item(*at, vm));
+        items.find(|item| item.from == of.to.0 && item.to.0 == of.from)
     }
 }
 
-/// The load's page in each of a plan's frames; of a frame that is named twice, in one of the two.
-fn pages_in(plan: &MovePlan, vm: &Vm) -> Vec<Option<u32>> {
+/// The load's page in each frame that is named; of a frame that is named twice, in one of the two.
+fn pages_in(moves: &[PageMove], vm: &Vm) -> Vec<Option<u32>> {
     let guest = &vm.space.guest;
-    let mut frames: Vec<(u64, usize)> = Vec::with_capacity(plan.moves.len());
-    frames.extend(
-        plan.moves
-            .iter()
-            .enumerate()
-            .map(|(at, page)| (page.gfn.0, at)),
-    );
+    let mut frames: Vec<(u64, usize)> = Vec::with_capacity(moves.len());
+    frames.extend(moves.iter().enumerate().map(|(at, page)| (page.gfn.0, at)));
     frames.sort_unstable();
     let mut found = vec![None; frames.len()];
-    for page in (0..low(guest.pages())).step_by(index(low(guest.pages_per_leaf()))) {
+    for page in 0..low(guest.pages()) {
         let frame = guest.frame(page).map(u64::from);
         let at = frame.map(|frame| frames.binary_search_by_key(&frame, |(frame, _)| *frame));
         if let Some(Ok(at)) = at {
@@ -208,46 +267,75 @@ fn pages_in(plan: &MovePlan, vm: &Vm) -> Vec<Option<u32>> {
     found
 }
 
-/// Whether the node that a move goes to has a free page for it, beyond its watermark, and the host memory for that.
-fn has_room(vm: &Vm, memory: &Memory, item: &Item) -> bool {
-    let (to, second) = (item.to.index(), &vm.space.second);
-    let device = vm.provision.as_ref();
-    let in_node = device.is_none_or(|device| device.zones().has(&vm.space, to));
-    let is_idle = vm.space.below_limit(to) < second.units_of(item.unit);
-    let there = memory.free[to] >= second.pages_of(item.unit);
-    in_node
-        && if is_idle {
-            vm.space.quota.idle()[to] > 0
-        } else {
-            there
-        }
-}
-
-/// Takes the host memory from behind a free page of the node that a move goes to, if the node has no other.
-fn make_room(vm: &mut Vm, memory: &mut Memory, item: &Item) {
-    let to = item.to.index();
-    if vm.space.below_limit(to) >= vm.space.second.units_of(item.unit) {
-        return;
-    }
-    if let Some(reclaim) = &mut vm.answers.reclaim
-        && reclaim.frames().strip_one(&mut vm.space, to)
-    {
-        memory.free[to] += vm.space.guest.pages_per_leaf();
-    }
+/// Whether a node has a free page beyond its min watermark.
+fn has_room(vm: &Vm, node: usize) -> bool {
+    let zones = vm
+        .answers
+        .reclaim
+        .as_ref()
+        .and_then(|kernel| kernel.zones());
+    zones.is_some_and(|zones| zones.has(&vm.space, node))
 }
 
 /// The time of one move, ps.
-fn cost(item: &Item, vm: &Vm, memory: &Memory) -> u64 {
-    let copy = page_copy_ps(memory.loads, memory.costs, item.from, item.to);
-    memory.costs.move_page + copy * vm.space.second.pages_of(item.unit)
+fn cost(item: &Item, memory: &Memory) -> u64 {
+    memory.costs.move_page + page_copy_ps(memory.loads, memory.costs, item.from, item.to)
 }
 
-/// Puts the data of a frame behind the other node.
-fn put(item: &Item, vm: &mut Vm, memory: &mut Memory) {
-    let (from, to) = (usize::from(item.from), item.to.index());
-    let pages = vm.space.second.pages_of(item.unit);
-    memory.traffic[from].read += pages * PAGE_SIZE;
-    memory.traffic[to].written += pages * PAGE_SIZE;
-    vm.space.second.put(item.unit, Some(item.to.0));
-    vm.count_move(item.unit, item.from, item.to);
+/// Moves a page to a free frame of the other node; returns the time of the host's fault, if nothing was behind that frame yet, ps.
+/// `None` if there is no free frame.
+fn put(item: &Item, vm: &mut Vm, memory: &mut Memory) -> Option<u64> {
+    if !has_room(vm, item.to.index()) {
+        return None;
+    }
+    let space = &mut vm.space;
+    let frames = vm.answers.reclaim.as_mut()?.frames();
+    let frame = frames.pop_of(space, item.to.index())?;
+    let unit = space.second.unit_of(frame);
+    let mut fault = 0;
+    if space.second.get(unit) & bits::UNFILLED != 0 {
+        space.second.lower(unit, bits::UNFILLED);
+        space.counts.exits += 1;
+        fault = memory.costs.second_stage_fault;
+    }
+    space.guest.remap(item.page, frame);
+    frames.free(space, item.frame);
+    copied(item, frame, vm, memory);
+    Some(fault)
+}
+
+/// Lets two pages change frames.
+fn exchange(one: &Item, other: &Item, vm: &mut Vm, memory: &mut Memory) {
+    for (item, frame) in [(one, other.frame), (other, one.frame)] {
+        vm.space.guest.remap(item.page, frame);
+        copied(item, frame, vm, memory);
+    }
+}
+
+/// Counts a page that was copied to a frame.
+fn copied(item: &Item, frame: u32, vm: &mut Vm, memory: &mut Memory) {
+    memory.traffic[usize::from(item.from)].read += PAGE_SIZE;
+    memory.traffic[item.to.index()].written += PAGE_SIZE;
+    let second = &mut vm.space.second;
+    let (old, new) = (second.unit_of(item.frame), second.unit_of(frame));
+    second.raise(old, bits::ACCESSED);
+    second.raise(new, bits::ACCESSED | bits::DIRTY);
+    vm.count_move(new, item.from, item.to);
+}
+
+/// The word of a guest that moves its pages: what its nodes have free beyond their min watermarks. `None` if it does not.
+#[must_use]
+pub fn said(vm: &Vm, tiers: usize) -> Option<GuestMoves> {
+    if !vm.moves_by_name() {
+        return None;
+    }
+    let zones = vm.answers.reclaim.as_ref()?.zones()?;
+    let free = |tier: usize| {
+        let pages = vm.space.free_pages(tier);
+        pages.saturating_sub(zones.min(tier) + 1) * PAGE_SIZE
+    };
+    Some(GuestMoves {
+        vm: vm.id,
+        free_bytes: Some((0..tiers).map(free).collect()),
+    })
 }

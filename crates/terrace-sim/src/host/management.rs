@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
-use terrace_proto::{Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, TierId, VmId};
+use terrace_proto::{
+    Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, Tick, TierId, VmId,
+};
 
-use super::guest_moves::Named;
+use super::guest_moves::NamedPlans;
 use super::migration::Memory;
 use super::moves::{Moving, position};
 use super::scan;
@@ -40,7 +42,7 @@ pub struct Management {
     queue: VecDeque<Work>,
     running: Vec<Running>,
     /// Plans that guests carry out, on their own time.
-    named: VecDeque<Named>,
+    named: NamedPlans,
     scale: u64,
 }
 
@@ -52,13 +54,13 @@ impl Management {
             cpus,
             queue: VecDeque::new(),
             running: Vec::new(),
-            named: VecDeque::new(),
+            named: NamedPlans::new(scale),
             scale,
         }
     }
 
-    /// Takes in an action that the engine decided.
-    pub fn take(&mut self, action: Action, vms: &[Vm], batch: usize) {
+    /// Takes in an action that the engine decided now.
+    pub fn take(&mut self, action: Action, now: Tick, vms: &[Vm], batch: usize) {
         self.queue.push_back(match action {
             // Devices' own, not the host's processors'.
             Action::QueryProvider(_)
@@ -75,7 +77,7 @@ impl Management {
                 let vm = &vms[position(plan.vm)];
                 let way = vm.stages.map_or(Move::Linux, |stages| stages.moves);
                 if way == Move::Guest {
-                    self.named.push_back(Named::new(plan));
+                    self.named.push(plan, now);
                     return;
                 }
                 Work::Move(Moving::new(plan, vm, way, batch))
@@ -96,7 +98,8 @@ impl Management {
         vms: &mut [Vm],
         memory: &mut Memory,
     ) -> Vec<Event> {
-        let mut events = self.run_guests(quantum, vms, memory);
+        let now = Tick(end / PS * self.scale);
+        let mut events = self.named.run_quantum(now, quantum, vms, memory);
         if self.running.is_empty() && self.queue.is_empty() {
             return events;
         }
@@ -119,26 +122,6 @@ impl Management {
                 break;
             };
             self.start(work, end, vms, memory);
-        }
-        events
-    }
-
-    /// Lets each guest work for a quantum on the first plan that was sent to it; returns the reports of those that are
-    /// done by then.
-    fn run_guests(&mut self, quantum: u64, vms: &mut [Vm], memory: &mut Memory) -> Vec<Event> {
-        let (mut events, mut busy) = (Vec::new(), Vec::new());
-        for mut named in std::mem::take(&mut self.named) {
-            let vm = &mut vms[position(named.vm())];
-            if busy.contains(&vm.id) {
-                self.named.push_back(named);
-                continue;
-            }
-            busy.push(vm.id);
-            if named.work(vm, memory, quantum) {
-                events.push(Event::Moved(named.report(vm, self.scale)));
-            } else {
-                self.named.push_back(named);
-            }
         }
         events
     }

@@ -1,5 +1,6 @@
 //! A VM on the simulated host.
 
+use terrace_core::policy::Move;
 use terrace_pagetable::Scanner;
 use terrace_proto::{PAGE_SIZE, TierId, VmId};
 
@@ -63,7 +64,7 @@ impl Vm {
             }
         }
         self.end_program(&env.costs);
-        self.account.hold(self.space.held());
+        self.account.hold(self.in_use());
     }
 
     /// Lets the load's next program begin if no vCPU is in the one before, whose memory the guest frees first.
@@ -199,6 +200,30 @@ impl Vm {
         running * costs.shootdown_send
     }
 
+    /// Whether the guest moves what lies in the frames that the engine names.
+    #[must_use]
+    pub fn moves_by_name(&self) -> bool {
+        self.stages
+            .is_some_and(|stages| stages.moves == Move::Guest)
+    }
+
+    /// Units per tier that the guest uses. If it moves pages itself, frames that they left are free, and in no use; the host's
+    /// memory stays behind them.
+    fn in_use(&self) -> [u64; TIERS] {
+        let (held, idle) = (self.space.held(), self.space.quota.idle());
+        match self.moves_by_name() {
+            true => std::array::from_fn(|tier| held[tier].saturating_sub(idle[tier])),
+            false => held,
+        }
+    }
+
+    /// 4 KiB pages per tier that the guest uses.
+    #[must_use]
+    pub fn pages_in_use(&self) -> [u64; TIERS] {
+        let per_unit = self.space.second.pages_per_unit();
+        self.in_use().map(|units| units * per_unit)
+    }
+
     /// 4 KiB pages held per tier.
     #[must_use]
     pub fn held_pages(&self) -> [u64; TIERS] {
@@ -206,7 +231,7 @@ impl Vm {
         self.space.held().map(|units| units * per_unit)
     }
 
-    /// Bytes held per tier as simulated, mean over the quanta of the VM's run.
+    /// Bytes of a tier that the guest uses as simulated, mean over the quanta of the VM's run.
     #[must_use]
     pub fn mean_bytes(&self, tier: usize) -> f64 {
         let per_unit = self.space.second.pages_per_unit();

@@ -59,7 +59,7 @@ pub struct Guest {
     split: Option<PageBitmap>,
     /// Number of programs that ended, with all their memory.
     ended: u64,
-    /// Frames beyond the load's memory, whole blocks.
+    /// Frames beyond the load's memory.
     spare: Range<u32>,
 }
 
@@ -86,10 +86,21 @@ impl Guest {
     pub fn with_spare(pages: u64, blocks: u64) -> Result<Self, MapError> {
         let mut guest = Self::new(pages, PageSize::Base, pages)?;
         let first = guest.frames().next_multiple_of(512);
-        let end = first + blocks * 512;
-        guest.memory.grow(end);
-        guest.spare = low(first)..low(end);
+        guest.add_spare(first, blocks * 512);
         Ok(guest)
+    }
+
+    /// Adds so many frames beyond the load's memory, right behind it.
+    #[must_use]
+    pub fn and_spare(mut self, frames: u64) -> Self {
+        self.add_spare(self.frames(), frames);
+        self
+    }
+
+    fn add_spare(&mut self, first: u64, frames: u64) {
+        let end = first + frames;
+        self.memory.grow(end);
+        self.spare = low(first)..low(end);
     }
 
     /// The tables of a guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
@@ -378,7 +389,7 @@ impl Guest {
         Self::frame_of(self.entry(self.leaf_level(page), page), page)
     }
 
-    /// Frames beyond the load's memory, whole blocks.
+    /// Frames beyond the load's memory.
     #[must_use]
     pub fn spare(&self) -> Range<u32> {
         self.spare.clone()

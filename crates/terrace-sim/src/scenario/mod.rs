@@ -26,7 +26,7 @@ mod variants;
 use std::path::PathBuf;
 
 use terrace_core::gather::Cl;
-use terrace_core::policy::{Move, Observe, Place, PolicyName};
+use terrace_core::policy::{Move, Observe, Place, PolicyName, PolicyStages};
 use terrace_core::{EngineConfig, PolicyChoice};
 use terrace_proto::PageSize;
 
@@ -294,6 +294,26 @@ impl Vm {
             let lists = policy.name == PolicyName::Hmvisor && policy.place != Place::Stay;
             policy.moves == Move::Guest || lists && !says && self.provision.is_some()
         })
+    }
+
+    /// Whether the guest's nodes are told apart: a device sizes them and the guest can swap, or the guest moves pages between
+    /// them.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.is_sized() || self.moves_in_guest()
+    }
+
+    /// A policy of the engine whose moves are the guest's: unless it says how it observes, by the guest's page tables, as the
+    /// daemon does. A frame that is free in the guest is then known to be no program's.
+    pub(crate) fn observed_as_live(&self, choice: &PolicyChoice) -> PolicyChoice {
+        match choice {
+            PolicyChoice::Composed(stages) if !self.policy.name().contains("observe=") => {
+                PolicyChoice::Composed(PolicyStages {
+                    observe: None,
+                    ..stages.clone()
+                })
+            }
+            _ => choice.clone(),
+        }
     }
 
     /// The policy's name, as given; with the way of moving that follows from the device.

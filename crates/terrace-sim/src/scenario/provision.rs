@@ -207,17 +207,20 @@ impl Vm {
         Err(Fault::new(path, what))
     }
 
-    /// Checks that a guest which is to move its own pages has nodes to move them between, and whole pages to move.
+    /// Checks that a guest which is to move its own pages has nodes to move them between, pages of 4 KiB to move, and free memory
+    /// that is known.
     pub(super) fn check_guest_moves(&self, path: &str) -> Result<(), Fault> {
         if !self.moves_in_guest() {
             return Ok(());
         }
-        let what = if self.sizes.iter().filter(|size| **size > 0).count() < 2 {
+        let what = if self.policy.stays() {
+            "this policy moves no page, so there is none for the guest to move: leave move out"
+        } else if self.sizes.iter().filter(|size| **size > 0).count() < 2 {
             "a guest with memory of one tier has no other node to move pages to: give it memory of two, or name another policy"
-        } else if !self.pages.agree() {
-            "a guest moves pages of its own size, and the host names others: set page, not guest_page and host_page"
-        } else if self.is_split_by_balloon() {
-            "a balloon of 4KiB splits the pages of 2MiB that the guest is to move: set provision.page = \"2MiB\""
+        } else if !self.pages.all(PageSize::Base) {
+            "a guest moves pages of 4KiB, and none of 2MiB are named to it: set page = \"4KiB\", or move = \"linux\""
+        } else if !self.shortage.balloon.is_empty() {
+            "a balloon takes pages of no node in particular, and a guest that moves pages must know its nodes: leave balloon out, or set provision"
         } else {
             return Ok(());
         };

@@ -9,6 +9,7 @@ mod clock;
 mod demand;
 pub mod demand_result;
 mod machine;
+mod memory;
 mod recorder;
 pub mod result;
 mod setup;
@@ -31,7 +32,7 @@ use crate::host::bounds::profiled::WholeRun;
 use crate::host::management::Management;
 use crate::host::moves::position;
 use crate::host::vm::Vm;
-use crate::host::{placer, provision};
+use crate::host::{guest_moves, placer, provision};
 use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
 use crate::scenario::{GuestPolicy, HostPolicy, Scenario};
@@ -200,7 +201,8 @@ impl Simulation {
                 continue;
             }
             let batch = self.machine.costs().move_batch;
-            self.management.take(action, &self.vms, batch);
+            let now = self.now();
+            self.management.take(action, now, &self.vms, batch);
         }
     }
 
@@ -282,6 +284,14 @@ impl Simulation {
         if managed && now.0 >= self.due.memory {
             self.due.memory = now.0 + MEMORY_EVERY;
             self.hear(Event::Memory(self.free_memory()));
+            let tiers = self.machine.tiers();
+            let said = self
+                .vms
+                .iter()
+                .filter_map(|vm| guest_moves::said(vm, tiers));
+            for moves in said.collect::<Vec<_>>() {
+                self.hear(Event::GuestMoves(moves));
+            }
         }
         let due = self.engine().poll_timeout().is_some_and(|at| at <= now);
         if events.is_empty() && !due {
@@ -462,7 +472,7 @@ impl Simulation {
             .clone()
             .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
-        let held = vm.held_pages();
+        let held = vm.pages_in_use();
         let gatherer = vm.answers.gatherer.as_ref();
         let permissions = vm.space.second.permissions.as_deref();
         let in_faults = permissions.map_or(0, |permissions| permissions.spent());

@@ -94,7 +94,7 @@ impl Recorder {
             } else {
                 float(new.fast) / float(new.memory_accesses)
             };
-            let held = vm.held_pages();
+            let held = vm.pages_in_use();
             let cells = &mut vm.space.heat.cells;
             timeline.samples.push(Sample {
                 at_s: float(now_ns) / 1e9,

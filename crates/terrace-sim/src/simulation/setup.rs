@@ -17,13 +17,12 @@ use super::machine::Machine;
 use super::recorder::Recorder;
 use super::sharing;
 use super::timeline::{Timeline, VmTimeline};
-use super::{Options, Profiles, Reports, RunError, Simulation, sizes};
+use super::{Options, Profiles, Reports, RunError, Simulation, memory, sizes};
 use crate::base::access::Access;
 use crate::base::load::{Context, Stop};
-use crate::base::number::{float, low, to_usize, whole};
+use crate::base::number::{float, to_usize, whole};
 use crate::base::side::Side;
 use crate::base::tier::Tier;
-use crate::guest::reclaim::Reclaim;
 use crate::host::account::Account;
 use crate::host::bounds::clairvoyant::Clairvoyant;
 use crate::host::bounds::profiled;
@@ -232,6 +231,11 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         quiet_bytes: given.quiet_bytes / scale,
         move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
         list_bytes_per_s: (given.list_bytes_per_s / scale).max(1),
+        plan_max_pages: match scenario.vms.iter().any(scenario::Vm::moves_in_guest) {
+            // What is named at once: a guest that moves its pages is slow, and has a scaled number of them.
+            true => (given.plan_max_pages / scale).max(2),
+            false => given.plan_max_pages,
+        },
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
         demand: given.demand.scaled(scale),
@@ -249,7 +253,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
 fn stages(scenario: &Scenario, vm: &scenario::Vm, choice: &PolicyChoice) -> PolicyChoice {
     let by_guest = vm.moves_in_guest();
     let choice = match by_guest {
-        true => choice.with_move(Move::Guest),
+        true => vm.observed_as_live(choice).with_move(Move::Guest),
         false => choice.clone(),
     };
     let own = matches!(&choice, PolicyChoice::Composed(stages) if stages.share.is_some());
@@ -290,17 +294,14 @@ fn vm(
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     let mut answers = Answers::default();
     if let Some(device) = &provision {
-        (fit, answers.reclaim) = first_memory(spec, scale, device, &mut space);
+        (fit, answers.reclaim) = memory::first_memory(spec, scale, device, &mut space);
+    } else if spec.moves_in_guest() {
+        answers.reclaim = Some(memory::of_own_nodes(spec, scale, &fit, &mut space));
     }
     let tables = spec.initial.tables;
     start::back(&space.guest, &mut space.second, deal(spec), tables, &fit);
     split_by_balloon(spec, provision.as_deref(), &mut space);
-    begin_programs(scenario, spec, &mut space, &mut answers)?;
-    let guest_moves = stages.is_some_and(|stages| stages.moves == Move::Guest);
-    if guest_moves && provision.is_none() {
-        // Of the last tier there is more, so that there is room to demote.
-        space.quota.limit_to(&fit[..fit.len().saturating_sub(1)]);
-    }
+    memory::begin_programs(scenario, spec, &mut space, &mut answers)?;
     if let Some((name, side)) = spec.baseline() {
         if spec.splits() {
             space.second = space.second.splittable(side == Side::Host);
@@ -359,28 +360,6 @@ fn clairvoyant(spec: &scenario::Vm, fit: &[u64], window_ps: u64) -> Option<Clair
     }
 }
 
-/// The units of each tier that the load gets at first of a guest that a device sizes, and the guest's kernel, if that swaps.
-fn first_memory(
-    spec: &scenario::Vm,
-    scale: u64,
-    device: &Provisioned,
-    space: &mut Space,
-) -> (Vec<u64>, Option<Reclaim>) {
-    let (tables, unit) = (counted_tables(spec, space), space.second.pages_per_unit());
-    let most = device.given().iter().sum::<u64>().saturating_sub(tables);
-    let pages = space.guest.pages().next_multiple_of(unit);
-    let fit = device.fit(pages.min(most) + tables);
-    let fit = fit.iter().map(|pages| pages / unit).collect();
-    let reclaim = spec.is_sized().then(|| {
-        let mut reclaim = Reclaim::sized(device.zones(), swap(spec, scale));
-        // Its program fills the memory that there is at first; the rest it has not touched.
-        let untouched = low(most.min(space.guest.pages()));
-        reclaim.release(space, untouched);
-        reclaim
-    });
-    (fit, reclaim)
-}
-
 /// Lets the host split the pages that a balloon of 4 KiB pages takes from a guest of 2 MiB ones.
 fn split_by_balloon(spec: &scenario::Vm, device: Option<&Provisioned>, space: &mut Space) {
     if let Some(device) = device.filter(|_| spec.is_split_by_balloon()) {
@@ -400,7 +379,7 @@ pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
         if spec.policy == HostPolicy::StaticBest {
             let fit = match &vm.provision {
                 Some(device) => {
-                    let pages = vm.space.guest.pages() + counted_tables(spec, &vm.space);
+                    let pages = vm.space.guest.pages() + memory::counted_tables(spec, &vm.space);
                     let unit = vm.space.second.pages_per_unit();
                     device.fit(pages).iter().map(|pages| pages / unit).collect()
                 }
@@ -412,17 +391,6 @@ pub(super) fn place_profiled(simulation: &mut Simulation, profiles: &Profiles) {
     let bytes = profiled::place(&mut placed, &simulation.scenario.machine.tiers);
     let vms: u64 = simulation.vms.iter().map(Vm::heap_bytes).sum();
     simulation.state.1 = vms + bytes as u64;
-}
-
-/// Pages of the guest's tables that count within the VM's sizes.
-fn counted_tables(spec: &scenario::Vm, space: &Space) -> u64 {
-    match spec.initial.tables {
-        Tables::Along => match space.second.pages_per_unit() {
-            1 => u64::from(space.guest.table_frames()),
-            pages => u64::from(space.second.tables()) * pages,
-        },
-        Tables::First | Tables::Slow => 0,
-    }
 }
 
 /// The way in which a VM's pages are dealt to the tiers at first.
@@ -437,41 +405,6 @@ fn deal(spec: &scenario::Vm) -> Deal {
         | HostPolicy::StaticBest
         | HostPolicy::Clairvoyant(..) => Deal::InOrder(spec.initial.start),
     }
-}
-
-/// Sets up the guest's kernel if the guest lacks memory, or if its programs free theirs.
-fn begin_programs(
-    scenario: &Scenario,
-    spec: &scenario::Vm,
-    space: &mut Space,
-    answers: &mut Answers,
-) -> Result<(), RunError> {
-    let scale = scenario.machine.scale;
-    let (pages, ram) = (space.guest.pages(), ram(spec, scale));
-    let first = spec.workload.first_program(scale, &scenario.folder);
-    let first = first.map_err(|error| RunError(error.to_string()))?;
-    let short = pages > ram || !spec.shortage.balloon.is_empty();
-    if answers.reclaim.is_none() && (short || first.is_some()) {
-        let spare = ram.saturating_sub(pages);
-        answers.reclaim = Some(Reclaim::new(spare, swap(spec, scale)));
-    }
-    if let (Some(reclaim), Some(first)) = (&mut answers.reclaim, first) {
-        // Later programs' pages are nowhere yet.
-        reclaim.release(space, low(first));
-    }
-    Ok(())
-}
-
-/// 4 KiB pages of the guest's swap device, as simulated.
-fn swap(spec: &scenario::Vm, scale: u64) -> u64 {
-    spec.shortage.swap / scale / PAGE_SIZE
-}
-
-/// 4 KiB pages of a VM's memory, as simulated; of the most that a guest which swaps can be given.
-fn ram(spec: &scenario::Vm, scale: u64) -> u64 {
-    let nodes = spec.provision.as_ref().filter(|_| spec.is_sized());
-    let bytes = nodes.map_or(spec.bytes(), |provision| provision.nodes.iter().sum());
-    bytes / scale / PAGE_SIZE
 }
 
 /// The device that sizes a VM's nodes, if one does, after the guest's first resize, and the time at which that is
@@ -550,15 +483,19 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let scale = scenario.machine.scale;
     let pages = spec.workload.pages(scale, &scenario.folder);
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
-    let ram = ram(spec, scale);
+    let ram = memory::ram(spec, scale);
     let guest = if spec.gathers().is_some() {
-        Guest::with_spare(pages, spare_blocks(pages, ram)?)
+        Guest::with_spare(pages, memory::spare_blocks(pages, ram)?)
     } else if spec.splits() {
         Guest::splittable(pages, ram)
     } else {
         Guest::new(pages, spec.pages.guest, ram)
     };
-    let guest = guest.map_err(|e| RunError(e.to_string()))?;
+    let mut guest = guest.map_err(|e| RunError(e.to_string()))?;
+    if spec.moves_in_guest() {
+        let spare = memory::spare_frames(spec, &guest, scale)?;
+        guest = guest.and_spare(spare);
+    }
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
     let mut second = second_stage(&guest, spec.pages.host);
@@ -567,21 +504,6 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     }
     let heat = Heat::new(options.heat_cells, pages);
     Ok(Space::new(guest, second, Lines::new(table_cache), heat))
-}
-
-/// Blocks of 2 MiB of a guest that its load and its page tables leave free; at most half as many as the load has.
-fn spare_blocks(pages: u64, ram: u64) -> Result<u64, RunError> {
-    let tables = pages.div_ceil(PAGES_PER_HUGE) + pages.div_ceil(PAGES_PER_HUGE.pow(2)) + 2;
-    let load = pages.next_multiple_of(PAGES_PER_HUGE) + tables.next_multiple_of(PAGES_PER_HUGE);
-    let blocks = ram.saturating_sub(load) / PAGES_PER_HUGE;
-    let most = pages.div_ceil(PAGES_PER_HUGE).div_ceil(2);
-    match blocks.min(most) {
-        0 => Err(RunError(
-            "gpac gathers into memory that the load does not use, and there is none: make the VM larger than its load"
-                .into(),
-        )),
-        blocks => Ok(blocks),
-    }
 }
 
 fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {

@@ -121,6 +121,7 @@ impl Simulation {
             let need = vm.provision.is_some().then(|| need(vm, spec, scale));
             let waiting = || engine.waiting_hot_bytes(vm.id) * scale;
             let device = vm.provision.as_ref();
+            let device = device.filter(|_| spec.is_sized());
             let tiers = device.and_then(|device| tiers(vm, device, waiting()));
             let traffic = vm.stages.is_some().then(|| traffic(vm, scale));
             let events = rights.into_iter().chain(speed).chain(need).chain(tiers);
@@ -157,8 +158,7 @@ fn need(vm: &Vm, spec: &scenario::Vm, scale: u64) -> Event {
 
 /// The words about the tiers of a VM whose device sizes each of them. Which pages are hot is the engine's to find.
 fn tiers(vm: &Vm, device: &Provisioned, waiting_hot_bytes: u64) -> Option<Event> {
-    let sized = vm.answers.reclaim.as_ref()?.is_sized();
-    if device.by() == Device::Balloon || !sized {
+    if device.by() == Device::Balloon {
         return None;
     }
     let full = |pages: u64| pages * PAGE_SIZE * device.scale();

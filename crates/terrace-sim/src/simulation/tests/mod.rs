@@ -1,6 +1,7 @@
 mod attached;
 mod demand;
 mod gather;
+mod guest_moves;
 mod hemem;
 mod host;
 mod resizes;
