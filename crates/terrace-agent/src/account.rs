@@ -32,6 +32,8 @@ pub struct Totals {
     pub frames_taken: u64,
     /// Frames that the host named and the agent left in place.
     pub frames_refused: NotMoved,
+    /// Frames that were named last, and the time that looking them up and moving them took, ns.
+    pub frames_last: (u64, u64),
 }
 
 /// The outcome of the epochs so far.
@@ -82,6 +84,7 @@ impl Account {
     pub fn named(&mut self, epoch: u32, taken: u64, left: NotMoved, index: IndexSize) {
         self.totals.frames_taken += taken;
         self.totals.frames_refused.add(left);
+        self.totals.frames_last.0 = taken + left.all();
         if index.left_out > 0 {
             self.journal.tell_once(
                 epoch,

@@ -268,6 +268,7 @@ impl Agent {
 
     /// Moves what the host named: by its frame number if the guest can, else as far as managed processes have it.
     fn move_named(&mut self, frames: &FrameRequests) {
+        let begin = self.controller.now();
         let (mut taken, mut left) = (0, NotMoved::default());
         let mut rest = frames.clone();
         if self.account.no_migrate.is_none() {
@@ -284,6 +285,8 @@ impl Agent {
         }
         let epoch = self.controller.epoch();
         self.account.named(epoch, taken, left, self.frames.size());
+        let took = self.controller.now().since(begin).as_nanos();
+        self.account.totals.frames_last.1 = u64::try_from(took).unwrap_or(u64::MAX);
     }
 
     /// Moves frames by the addresses of their pages, as far as managed processes have them. Returns how many arrived, and why

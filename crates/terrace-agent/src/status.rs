@@ -48,6 +48,10 @@ pub struct Status {
     pub frames_taken: u64,
     /// Frames that the host named and that stay, by the reason.
     pub frames_refused: NotMoved,
+    /// Frames that were named last.
+    pub frames_last: u64,
+    /// Time that looking up and moving those took, and the index with it, ns.
+    pub frames_last_ns: u64,
     /// The reason why frames are moved by their pages' addresses, as far as managed processes have them (`move_pages`); empty if by
     /// their numbers first (the guest module's MIGRATE).
     pub no_migrate: String,

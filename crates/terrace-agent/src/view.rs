@@ -62,6 +62,8 @@ impl AgentParts<'_> {
             no_swaps: self.account.no_swaps.clone().unwrap_or_default(),
             frames_taken: totals.frames_taken,
             frames_refused: totals.frames_refused,
+            frames_last: totals.frames_last.0,
+            frames_last_ns: totals.frames_last.1,
             no_migrate: self.account.no_migrate.clone().unwrap_or_default(),
             frames_index: self.frames,
             lost_samples: totals.lost_samples,

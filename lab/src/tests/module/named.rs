@@ -1,0 +1,298 @@
+//! Frames that a host names: the lab has the host's end of the agent's port, and a program's pages begin on the slow node.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use terrace_lab_programs::native::HotSet;
+use terrace_proto::agent::Report;
+
+use super::{MARK, MODULE, load};
+use crate::control::agent::{AgentSetup, AgentStatus, PATIENCE};
+use crate::control::lab::Lab;
+use crate::control::naming::NamingHost;
+use crate::guests::module::{self, AGENT, More};
+use crate::guests::tiered;
+use crate::machine::kernel::Kernel;
+use crate::tests::test::Test;
+
+/// Frames that are named at once, as many as the host names in a second.
+const NAMED: usize = 1024;
+/// Frames of which the agent moves some before it is killed: as many as one message has.
+const BATCH: usize = 4096;
+/// Pages that have moved by then.
+const MID: u64 = 300;
+/// Times that the kill may miss the middle of a batch.
+const TRIES: usize = 12;
+/// Frames that are to be where they were named, percent: some are in use.
+const PLACED: u64 = 95;
+/// Batches that move beside processes that fork.
+const BESIDE_FORKS: usize = 4;
+
+const FAST: i32 = 0;
+const NAME: &str = "hotset";
+const PID: &str = "/run/terrace/agent.pid";
+/// Pages that the guest's kernel has moved, by its count.
+const MOVED: &str = "awk '$1 == \"pgmigrate_success\" {print $2}' /proc/vmstat";
+/// Tiers are named: the guest's kernel knows of no difference between its nodes. Nothing is sampled: what moves was named.
+const SETUP: AgentSetup = AgentSetup {
+    sampler: "pebs",
+    sections: "[[tier]]\nname = \"fast\"\nnodes = [0]\n[[tier]]\nname = \"slow\"\nnodes = [1]\n",
+    ..AgentSetup::SEEDED
+};
+
+pub const TESTS: &[Test] = &[Test::on_guest(
+    "the_agent_moves_frames_that_a_host_names",
+    moves_frames,
+)];
+
+pub const FIGURES: &[Test] = &[Test::on_guest("named_frames_tell_their_timings", timings)];
+
+/// A guest with a program on its slow node, and the host's end of its agent's port.
+struct Named {
+    guest: Lab,
+    host: NamingHost,
+}
+
+/// By the addresses of their pages; beside a cpuset without the node and processes that fork; the agent is killed in the
+/// middle of a batch; by the guest module, of processes that are not managed.
+fn moves_frames() -> Result<()> {
+    let mut named = Named::start(&HotSet {
+        region_mib: 64,
+        hot_mib: 16,
+        ..HotSet::default()
+    })?;
+    named.start_agent(SETUP)?;
+    named.expect_moved(NAMED)?;
+    named.cpuset()?;
+    named.restart_agent(SETUP)?;
+    named.killed(SETUP)?;
+    named.beside_forks()?;
+    load(&mut named.guest)?;
+    let nobody = AgentSetup {
+        process: "nobody",
+        ..SETUP
+    };
+    named.restart_agent(nobody)?;
+    let status = named.guest.agent_status()?;
+    ensure!(
+        status.word("no_migrate").is_empty(),
+        "the module is not used: {}",
+        status.0
+    );
+    named.expect_moved(NAMED)?;
+    named.killed(nobody)?;
+    named.finish()
+}
+
+/// The times of the index and of moving; none is judged.
+fn timings() -> Result<()> {
+    let mut named = Named::start(&HotSet {
+        region_mib: 160,
+        hot_mib: 32,
+        ..HotSet::default()
+    })?;
+    named.start_agent(SETUP)?;
+    named.figures("move_pages")?;
+    load(&mut named.guest)?;
+    named.restart_agent(SETUP)?;
+    named.figures("MIGRATE")?;
+    named.finish()
+}
+
+impl Named {
+    fn start(program: &HotSet) -> Result<Self> {
+        let kernel = Kernel::get(false)?;
+        let mut guest = module::start_with(MODULE, &kernel, More::AgentPort)?;
+        guest.check(&format!("echo {MARK} >/dev/kmsg"))?;
+        guest.install_agent()?;
+        guest.install_native()?;
+        guest.check("echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")?;
+        guest.start_hot_set(program)?;
+        let host = NamingHost::start(guest.port(AGENT)?)?;
+        Ok(Self { guest, host })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.guest.finish_agent()?;
+        self.guest.expect_native_intact(NAME)?;
+        tiered::expect_a_quiet_kernel(&mut self.guest, MARK)
+    }
+
+    fn start_agent(&mut self, setup: AgentSetup) -> Result<()> {
+        self.guest.start_agent(setup)?;
+        self.guest
+            .wait_for_agent("the agent follows the host", |status| {
+                Ok(status.word("mode") == "coordinated")
+            })?;
+        Ok(())
+    }
+
+    fn restart_agent(&mut self, setup: AgentSetup) -> Result<()> {
+        self.guest.stop_agent()?;
+        self.start_agent(setup)
+    }
+
+    /// The frames of the hot set, in the order of its pages.
+    fn frames(&mut self) -> Result<Vec<u64>> {
+        let answer = self
+            .guest
+            .check(&format!("lab-native ask {NAME} truth | lab-native frames"))?;
+        let frames: Vec<u64> = serde_json::from_str(&answer).context("lab-native frames")?;
+        ensure!(!frames.contains(&0), "some pages have no frame");
+        Ok(frames)
+    }
+
+    fn on_fast(&mut self) -> Result<u64> {
+        Ok(self.guest.native_placement(NAME, "truth")?.on(FAST))
+    }
+
+    /// Names frames, and waits until the agent has counted all of them. Returns how many it moved, and how long that took.
+    fn name(&mut self, promote: &[u64], demote: &[u64]) -> Result<(u64, Duration)> {
+        let counted = |report: &Report| report.frames_taken + report.frames_refused;
+        let before = self.report()?;
+        let all = (promote.len() + demote.len()) as u64;
+        let begin = Instant::now();
+        self.host.name(promote, demote)?;
+        loop {
+            let now = self.report()?;
+            if counted(&now) >= counted(&before) + all {
+                return Ok((now.frames_taken - before.frames_taken, begin.elapsed()));
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "of {all} frames the agent counted {}",
+                counted(&now) - counted(&before)
+            );
+        }
+    }
+
+    /// The next report.
+    fn report(&mut self) -> Result<Report> {
+        let host = &self.host;
+        self.guest
+            .wait_until("the agent reports", PATIENCE, |_| Ok(host.take_report()))
+    }
+
+    /// Names pages of the slow node; nearly all of them come up.
+    fn expect_moved(&mut self, count: usize) -> Result<(AgentStatus, Duration)> {
+        self.bring_down()?;
+        let frames = self.frames()?;
+        let (taken, time) = self.name(&frames[..count], &[])?;
+        let fast = self.on_fast()?;
+        let status = self.guest.agent_status()?;
+        println!("of {count} frames {taken} moved, {fast} are on the fast node");
+        ensure!(
+            fast * 100 >= count as u64 * PLACED && fast <= count as u64,
+            "{fast} are on the fast node: {}",
+            status.0
+        );
+        self.guest.expect_native_intact(NAME)?;
+        Ok((status, time))
+    }
+
+    /// All of the hot set goes to the slow node.
+    fn bring_down(&mut self) -> Result<()> {
+        let frames = self.frames()?;
+        for frames in frames.chunks(BATCH) {
+            self.name(&[], frames)?;
+        }
+        let fast = self.on_fast()?;
+        let most = frames.len() as u64 * (100 - PLACED) / 100;
+        ensure!(fast <= most, "{fast} are still on the fast node");
+        Ok(())
+    }
+
+    /// The kernel refuses pages of a process whose cpuset lacks the node; they stay, and the agent goes on.
+    fn cpuset(&mut self) -> Result<()> {
+        self.guest.check(
+            "mkdir -p /run/cgroup && mount -t cgroup2 none /run/cgroup && cd /run/cgroup && \
+             echo +cpuset >cgroup.subtree_control && mkdir only && echo 1 >only/cpuset.mems && \
+             pidof lab-native >only/cgroup.procs",
+        )?;
+        // The kernel moves a process's memory into its cpuset.
+        self.guest
+            .wait_until("the program is on the slow node", PATIENCE, |guest| {
+                let fast = guest.native_placement(NAME, "truth")?.on(FAST);
+                Ok((fast == 0).then_some(()))
+            })?;
+        let frames = self.frames()?;
+        let (taken, _) = self.name(&frames[..NAMED], &[])?;
+        let fast = self.on_fast()?;
+        let status = self.guest.agent_status()?;
+        println!("a cpuset without the node:\n{}", status.events());
+        ensure!(taken == 0 && fast == 0, "{taken} moved, {fast} are there");
+        let said = "its pages stay where they are for a while";
+        ensure!(status.events().contains(said), "{}", status.0);
+        self.guest
+            .check("cd /run/cgroup && pidof lab-native >cgroup.procs")?;
+        self.guest.expect_native_intact(NAME)
+    }
+
+    /// The agent is killed when some pages of a batch have moved; no byte is lost, and the next agent goes on.
+    fn killed(&mut self, setup: AgentSetup) -> Result<()> {
+        for _ in 0..TRIES {
+            self.bring_down()?;
+            let frames = self.frames()?;
+            self.guest.check(&format!(
+                "end=$(($({MOVED}) + {MID})); (while [ $({MOVED}) -lt $end ]; do :; done; kill -9 $(cat {PID})) \
+                 </dev/null >/dev/null 2>&1 &"
+            ))?;
+            self.host.name(&frames[..BATCH], &[])?;
+            self.guest
+                .wait_until("the agent is killed", PATIENCE, |guest| {
+                    Ok((!guest.agent_runs()?).then_some(()))
+                })?;
+            let fast = self.on_fast()?;
+            println!("killed when {fast} of {BATCH} pages had moved");
+            self.guest.expect_native_intact(NAME)?;
+            self.start_agent(setup)?;
+            if fast > 0 && fast < BATCH as u64 {
+                return Ok(());
+            }
+        }
+        bail!("no kill of {TRIES} came in the middle of a batch")
+    }
+
+    /// Pages go up and down beside processes that fork; those that are shared stay.
+    fn beside_forks(&mut self) -> Result<()> {
+        self.guest.ask(NAME, "churn 2")?;
+        for round in 0..BESIDE_FORKS {
+            let frames = self.frames()?;
+            let frames = &frames[..NAMED];
+            match round % 2 {
+                0 => self.name(frames, &[])?,
+                _ => self.name(&[], frames)?,
+            };
+        }
+        let churn: Value = self.guest.ask(NAME, "churn 0")?;
+        println!("beside forks: {churn}");
+        self.guest.expect_native_intact(NAME)
+    }
+
+    fn figures(&mut self, way: &str) -> Result<()> {
+        // The first pass makes the index; what is printed is of one that was made before.
+        self.expect_moved(NAMED)?;
+        let (status, time) = self.expect_moved(NAMED)?;
+        let index = &status.0["frames_index"];
+        let count = |name: &str| index[name].as_u64().context("a count of the index");
+        println!(
+            "{way}: {NAMED} frames, from the host's word to its report {} ms",
+            time.as_millis()
+        );
+        println!(
+            "{way}: of these {:.1} ms for looking up and moving {} frames",
+            status.count("frames_last_ns")? as f64 / 1e6,
+            status.count("frames_last")?
+        );
+        let pages = count("pages")?;
+        if pages > 0 {
+            println!(
+                "{way}: index of {pages} pages: {:.2} bytes and {} ns a page",
+                count("bytes")? as f64 / pages as f64,
+                count("pass_ns")? / pages
+            );
+        }
+        Ok(())
+    }
+}
