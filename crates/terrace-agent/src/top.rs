@@ -303,6 +303,34 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_says_how_named_frames_move_and_what_the_index_lacks() {
+        let mut status = Status {
+            mode: "coordinated".into(),
+            no_migrate: "no module".into(),
+            frames_taken: 9,
+            ..Status::default()
+        };
+        let index = &mut status.frames_index;
+        (index.pages, index.bytes, index.pass_ns) = (1 << 18, 1 << 20, 30 << 18);
+        (index.left_out, index.limit_bytes) = (256, 1 << 20);
+        let text = frame(&status);
+        for part in [
+            "named    9 frames moved for the host",
+            "by move_pages (no module)",
+            "index    1.0 GiB of managed processes in 1.0 MiB (4.0 bytes and 30 ns a page)",
+            "; 1.0 MiB left out: it may take 1.0 MiB, half of this unit's memory limit",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        status.no_migrate.clear();
+        status.frames_index.left_out = 0;
+        let text = frame(&status);
+        assert!(text.contains("by MIGRATE of the guest module"), "{text}");
+        assert!(!text.contains("left out"), "{text}");
+        assert!(!frame(&Status::default()).contains("named  "));
+    }
+
+    #[test]
     fn a_frame_says_what_was_gathered_and_why_pages_stay() {
         let mut gather = GatherStatus {
             heat: "SCAN".into(),

@@ -1,6 +1,8 @@
 //! Frames that a host names, and what may come between their look-up and the move: a real process whose table of pages is
 //! played, and a kernel that only notes where pages are.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;

@@ -12,7 +12,7 @@ const FRAMES: usize = 1024;
 const PASS: u32 = 1 << 31;
 /// Bits of a block's number in the list that names it; the process's place stands above them.
 const BLOCK_BITS: u32 = 44;
-/// Most blocks of a pass: those of 4 TiB of processes' memory, as far as they are touched.
+/// Most blocks of a pass: those of 8 TiB of processes' memory, as far as they are touched.
 const MOST_BLOCKS: usize = (PASS as u64 / PAGES_PER_HUGE) as usize - 1;
 
 /// Most parts: those of 64 TiB of memory.
@@ -212,18 +212,17 @@ impl Index {
 
     /// Sets an entry, if there is room for it.
     fn set(&mut self, gfn: Gfn, entry: u32) -> bool {
-        let has_room = self.bytes().saturating_add(size_of::<Part>() as u64) <= self.limit;
         let at = usize::try_from(gfn.0).unwrap_or(usize::MAX);
-        let Some(part) = self
-            .parts
-            .get_mut(at / FRAMES)
-            .filter(|_| gfn < self.memory_end)
-        else {
-            return false;
+        let is_there = match self.parts.get(at / FRAMES) {
+            Some(part) if gfn < self.memory_end => part.is_some(),
+            _ => return false,
         };
-        if part.is_none() && !has_room {
+        if !is_there && self.bytes().saturating_add(size_of::<Part>() as u64) > self.limit {
             return false;
         }
+        let Some(part) = self.parts.get_mut(at / FRAMES) else {
+            return false;
+        };
         let present = &mut self.present;
         let part = part.get_or_insert_with(|| {
             *present += 1;

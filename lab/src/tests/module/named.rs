@@ -205,23 +205,22 @@ impl Named {
 
     /// The kernel refuses pages of a process whose cpuset lacks the node; they stay, and the agent goes on.
     fn cpuset(&mut self) -> Result<()> {
+        self.bring_down()?;
         self.guest.check(
             "mkdir -p /run/cgroup && mount -t cgroup2 none /run/cgroup && cd /run/cgroup && \
              echo +cpuset >cgroup.subtree_control && mkdir only && echo 1 >only/cpuset.mems && \
              pidof lab-native >only/cgroup.procs",
         )?;
-        // The kernel moves a process's memory into its cpuset.
-        self.guest
-            .wait_until("the program is on the slow node", PATIENCE, |guest| {
-                let fast = guest.native_placement(NAME, "truth")?.on(FAST);
-                Ok((fast == 0).then_some(()))
-            })?;
+        let before = self.on_fast()?;
         let frames = self.frames()?;
         let (taken, _) = self.name(&frames[..NAMED], &[])?;
         let fast = self.on_fast()?;
         let status = self.guest.agent_status()?;
         println!("a cpuset without the node:\n{}", status.events());
-        ensure!(taken == 0 && fast == 0, "{taken} moved, {fast} are there");
+        ensure!(
+            taken == 0 && fast == before,
+            "{taken} moved, {before} and then {fast} are on the fast node"
+        );
         let said = "its pages stay where they are for a while";
         ensure!(status.events().contains(said), "{}", status.0);
         self.guest
