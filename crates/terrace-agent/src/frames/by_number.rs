@@ -7,8 +7,8 @@ use terrace_proto::ranges::{FRAMES, Migration, Named, PieceRun, Side, Stopped};
 use terrace_proto::{Gfn, TierId};
 use terrace_sys::{HostRoot, NOT_ANSWERED};
 
-use super::NotMoved;
 use super::nodes::NodeFrames;
+use super::not_moved::NotMoved;
 use crate::channel::FrameRequests;
 
 /// Frames on their way: where each was, and what was answered.

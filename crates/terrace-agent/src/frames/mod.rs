@@ -8,12 +8,12 @@ mod by_number;
 mod index;
 mod limit;
 mod nodes;
+mod not_moved;
 mod pass;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use terrace_core::ranges::piece;
 use terrace_proto::Tick;
 use terrace_proto::ranges::{Migration, Named, PieceRun, Side, Stopped};
@@ -26,39 +26,13 @@ use by_number::ByNumber;
 pub use by_number::Outcome;
 pub use index::{Index, IndexSize, Place};
 use limit::memory_limit;
+pub use not_moved::NotMoved;
 use pass::Pass;
 
 /// CPU time for which the agent does nothing else than make its index.
 const AT_ONCE: Duration = Duration::from_millis(100);
 /// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// Frames that were not moved, by the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct NotMoved {
-    /// No managed process has them: page cache, the kernel's, others', free.
-    pub unknown: u64,
-    /// The process has another page there by now, or none.
-    pub stale: u64,
-    /// The kernel left them where they were, or there was no room.
-    pub left: u64,
-}
-
-impl NotMoved {
-    /// All of them.
-    #[must_use]
-    pub fn all(self) -> u64 {
-        self.unknown + self.stale + self.left
-    }
-
-    /// Adds others.
-    pub fn add(&mut self, more: Self) {
-        self.unknown += more.unknown;
-        self.stale += more.stale;
-        self.left += more.left;
-    }
-}
 
 /// Named frames that lie in pages of managed processes.
 #[derive(Debug, Default)]
@@ -260,13 +234,13 @@ fn still_there(map: &Pagemap, wanted: &mut Vec<(u64, Gfn)>) {
 fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -> Vec<PieceRun> {
     let mut pieces: Vec<(u64, u16)> = Vec::new();
     let mut seen = BTreeSet::new();
+    // A whole page of 2 MiB is asked about once: asking costs more than answering.
+    let mut huge = BTreeMap::new();
     for (page, _) in wanted {
-        let address = page * PAGE_SIZE;
-        let runs = map
-            .present(address, address + PAGE_SIZE)
-            .unwrap_or_default();
-        let piece = match runs.first().is_some_and(|run| run.huge) {
-            true => (page / PAGES_PER_HUGE * PAGES_PER_HUGE, HUGE),
+        let block = page / PAGES_PER_HUGE * PAGES_PER_HUGE;
+        let is_huge = *huge.entry(block).or_insert_with(|| is_huge(map, block));
+        let piece = match is_huge {
+            true => (block, HUGE),
             false => (*page, 1),
         };
         if seen.insert(piece.0) {
@@ -289,6 +263,13 @@ fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -
             })
         })
         .collect()
+}
+
+/// Whether a page of 2 MiB lies in a block.
+fn is_huge(map: &Pagemap, block: u64) -> bool {
+    let first = block * PAGE_SIZE;
+    let runs = map.present(first, first + PAGES_PER_HUGE * PAGE_SIZE);
+    runs.is_ok_and(|runs| runs.iter().any(|run| run.huge))
 }
 
 /// Pieces that are in the tier that they were to go to: the kernel is asked anew.

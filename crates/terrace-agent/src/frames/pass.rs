@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_takes_no_more_than_it_may_and_counts_what_is_left_out() {
+    fn an_index_takes_no_more_than_it_may_and_counts_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let frames: Vec<u64> = (1..20_000).collect();
         put(&dir, 7, &frames);

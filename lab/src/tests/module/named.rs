@@ -66,7 +66,7 @@ fn moves_frames() -> Result<()> {
     named.expect_moved(NAMED)?;
     named.cpuset()?;
     named.restart_agent(SETUP)?;
-    named.killed(SETUP)?;
+    named.killed()?;
     named.beside_forks()?;
     load(&mut named.guest)?;
     let nobody = AgentSetup {
@@ -81,7 +81,6 @@ fn moves_frames() -> Result<()> {
         status.0
     );
     named.expect_moved(NAMED)?;
-    named.killed(nobody)?;
     named.finish()
 }
 
@@ -208,9 +207,9 @@ impl Named {
         self.bring_down()?;
         self.guest.check(
             "mkdir -p /run/cgroup && mount -t cgroup2 none /run/cgroup && cd /run/cgroup && \
-             echo +cpuset >cgroup.subtree_control && mkdir only && echo 1 >only/cpuset.mems && \
-             pidof lab-native >only/cgroup.procs",
+             echo +cpuset >cgroup.subtree_control && mkdir only && echo 1 >only/cpuset.mems",
         )?;
+        self.guest.check(&to_group("only/cgroup.procs"))?;
         let before = self.on_fast()?;
         let frames = self.frames()?;
         let (taken, _) = self.name(&frames[..NAMED], &[])?;
@@ -223,13 +222,12 @@ impl Named {
         );
         let said = "its pages stay where they are for a while";
         ensure!(status.events().contains(said), "{}", status.0);
-        self.guest
-            .check("cd /run/cgroup && pidof lab-native >cgroup.procs")?;
+        self.guest.check(&to_group("cgroup.procs"))?;
         self.guest.expect_native_intact(NAME)
     }
 
     /// The agent is killed when some pages of a batch have moved; no byte is lost, and the next agent goes on.
-    fn killed(&mut self, setup: AgentSetup) -> Result<()> {
+    fn killed(&mut self) -> Result<()> {
         for _ in 0..TRIES {
             self.bring_down()?;
             let frames = self.frames()?;
@@ -245,7 +243,7 @@ impl Named {
             let fast = self.on_fast()?;
             println!("killed when {fast} of {BATCH} pages had moved");
             self.guest.expect_native_intact(NAME)?;
-            self.start_agent(setup)?;
+            self.start_agent(SETUP)?;
             if fast > 0 && fast < BATCH as u64 {
                 return Ok(());
             }
@@ -294,4 +292,9 @@ impl Named {
         }
         Ok(())
     }
+}
+
+/// A command that brings the program into a cgroup.
+fn to_group(procs: &str) -> String {
+    format!("for pid in $(pidof lab-native); do echo $pid >/run/cgroup/{procs} || exit 1; done")
 }
