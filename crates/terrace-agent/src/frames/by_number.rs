@@ -19,7 +19,7 @@ pub struct ByNumber {
     answers: BTreeMap<Gfn, i32>,
 }
 
-/// What came of named frames.
+/// The fate of named frames.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// They are in the tier that they were to go to.
@@ -83,7 +83,7 @@ impl ByNumber {
         self.answers.extend(frames.zip(statuses.iter().copied()));
     }
 
-    /// What came of them. `stopped` says why the last ones were not tried.
+    /// The fate of each. `stopped` says why the last ones were not tried.
     #[must_use]
     pub fn outcome(&self, tiers: &[Vec<u32>], stopped: Option<Stopped>) -> Outcome {
         let mut outcome = Outcome::default();

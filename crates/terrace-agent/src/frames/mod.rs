@@ -155,7 +155,7 @@ impl Frames {
         self.by_number.answered(migration, statuses);
     }
 
-    /// What came of the frames that were to be moved by their numbers. `stopped` says why the last ones were not tried.
+    /// The fate of the frames that were to be moved by their numbers. `stopped` says why the last ones were not tried.
     #[must_use]
     pub fn take_outcome(&mut self, tiers: &[Vec<u32>], stopped: Option<Stopped>) -> Outcome {
         std::mem::take(&mut self.by_number).outcome(tiers, stopped)

@@ -26,6 +26,8 @@ const MID: u64 = 300;
 const TRIES: usize = 12;
 /// Frames that are to be where they were named, percent: some are in use.
 const PLACED: u64 = 95;
+/// Times that frames are named for figures.
+const ROUNDS: usize = 7;
 /// Batches that move beside processes that fork.
 const BESIDE_FORKS: usize = 4;
 
@@ -267,31 +269,37 @@ impl Named {
         self.guest.expect_native_intact(NAME)
     }
 
+    /// Prints the median of several rounds, and the least and the most.
     fn figures(&mut self, way: &str) -> Result<()> {
-        // The first pass makes the index; what is printed is of one that was made before.
-        self.expect_moved(NAMED)?;
-        let (status, time) = self.expect_moved(NAMED)?;
-        let index = &status.0["frames_index"];
-        let count = |name: &str| index[name].as_u64().context("a count of the index");
-        println!(
-            "{way}: {NAMED} frames, from the host's word to its report {} ms",
-            time.as_millis()
-        );
-        println!(
-            "{way}: of these {:.1} ms for looking up and moving {} frames",
-            status.count("frames_last_ns")? as f64 / 1e6,
-            status.count("frames_last")?
-        );
-        let pages = count("pages")?;
+        let (mut whole, mut own, mut pass) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut pages, mut bytes) = (0, 0);
+        for _ in 0..ROUNDS {
+            let (status, time) = self.expect_moved(NAMED)?;
+            let index = &status.0["frames_index"];
+            let count = |name: &str| index[name].as_u64().context("a count of the index");
+            (pages, bytes) = (count("pages")?, count("bytes")?);
+            whole.push(time.as_millis() as f64);
+            own.push(status.count("frames_last_ns")? as f64 / 1e6);
+            pass.push(count("pass_ns")? as f64 / pages.max(1) as f64);
+        }
+        println!("{way}: {NAMED} frames, {ROUNDS} rounds");
+        println!("{way}: host's word to its report, ms: {}", spread(whole));
+        println!("{way}: of these looking up and moving, ms: {}", spread(own));
         if pages > 0 {
-            println!(
-                "{way}: index of {pages} pages: {:.2} bytes and {} ns a page",
-                count("bytes")? as f64 / pages as f64,
-                count("pass_ns")? / pages
-            );
+            let each = bytes as f64 / pages as f64;
+            println!("{way}: index of {pages} pages: {each:.2} bytes a page");
+            println!("{way}: a refresh of it, ns a page: {}", spread(pass));
         }
         Ok(())
     }
+}
+
+/// The median of figures, with the least and the most.
+fn spread(mut figures: Vec<f64>) -> String {
+    figures.sort_by(f64::total_cmp);
+    let at = |part: usize| figures.get(part).copied().unwrap_or(f64::NAN);
+    let (median, last) = (at(figures.len() / 2), figures.len().saturating_sub(1));
+    format!("{median:.1} ({:.1} to {:.1})", at(0), at(last))
 }
 
 /// A command that brings the program into a cgroup.
