@@ -9,7 +9,7 @@ use crate::provision::ProvisioningStatus;
 use terrace_proto::agent::{Activity, Cost, Mechanism, NodeMemory};
 pub use terrace_proto::snapshot::{
     Cell, Finding, Health, HeatMap, Neighbours, PageExplanation, PlannedMove, RankClass, Refused,
-    Round, ScanCost, Share,
+    Round, ScanCost, Share, Worth,
 };
 
 /// The body of any failed request.
@@ -112,6 +112,9 @@ pub struct Vm {
     pub hot_pages: Option<u64>,
     /// Pages of that hot set that were in the first tier at the round's end.
     pub hot_on_fast_pages: Option<u64>,
+    /// The first tier's part of the accesses and of the memory in the last complete round, an estimate; `null` before the first.
+    #[serde(default)]
+    pub worth: Option<Worth>,
     /// Pages (of 4 KiB) promoted since the VM arrived.
     pub promoted_pages: u64,
     /// Pages (of 4 KiB) demoted since the VM arrived.

@@ -18,6 +18,7 @@ pub mod engine;
 mod error;
 pub mod estimate;
 pub mod gather;
+pub mod naming;
 pub mod pages;
 pub mod place;
 pub mod policy;

@@ -6,9 +6,10 @@ use crate::provision::{
     CollapseReport, OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted,
 };
 use crate::{
-    AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestWalks, HostMemory, MemoryBalance,
-    MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, PAGES_PER_HUGE, PageSize,
-    PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId, VmStatistics,
+    AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestNodes, GuestWalks, HostMemory,
+    MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
+    PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId,
+    VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -82,6 +83,8 @@ pub enum Event {
     GuestWalks(GuestWalks),
     /// Who moves a VM's pages.
     GuestMoves(GuestMoves),
+    /// The tiers of a guest's nodes.
+    GuestNodes(GuestNodes),
 }
 
 /// A run of guest RAM (guest physical space has holes).

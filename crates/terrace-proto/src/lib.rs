@@ -37,7 +37,8 @@ pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
 pub use sharing::{
-    AgentMemory, GuestMemory, GuestMoves, GuestWalks, HostMemory, MemoryBalance, MemoryNeed,
-    MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic, SpeedRights,
+    AgentMemory, GuestMemory, GuestMoves, GuestNode, GuestNodes, GuestWalks, HostMemory,
+    MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
+    SpeedRights,
 };
 pub use tick::Tick;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ProviderId, TierId, VmId};
+use crate::{Gfn, ProviderId, TierId, VmId};
 
 /// Bounds of a VM's part of the memory that VMs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +146,26 @@ pub struct GuestMoves {
     /// Free memory of the guest's nodes in each tier, bytes, by its agent's word: the guest moves what is named to it. `None`: the host
     /// moves pages.
     pub free_bytes: Option<Vec<u64>>,
+}
+
+/// A run of guest memory that lies in one tier: a memory node of the guest, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNode {
+    /// The first page.
+    pub start: Gfn,
+    /// Pages of 4 KiB.
+    pub pages: u64,
+    /// The tier of the host's nodes from which the hypervisor takes its memory.
+    pub tier: TierId,
+}
+
+/// The tier of each of a guest's nodes (coordinated mode); none: it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNodes {
+    /// The VM.
+    pub vm: VmId,
+    /// The nodes, ascending.
+    pub nodes: Vec<GuestNode>,
 }
 
 /// The page walks that the host's processors made for a guest's programs, while they are counted.

@@ -9,7 +9,7 @@ use crate::workload::Workload;
 
 /// All that [`answer`] knows, for error messages.
 pub const COMMANDS: &str =
-    "move SEED [clustered], hot N, elsewhere N, idle, run, churn N, verify, stats, ping N";
+    "move SEED [clustered], hot N, elsewhere N, idle, run, churn N, verify, stats, gap, ping N";
 
 /// Does what a command asks for. `None` if it is none of [`COMMANDS`].
 ///
@@ -26,6 +26,10 @@ pub fn answer<'a>(
         "ping" => return Ok(Some(json!({ "pong": number(argument)? }))),
         "verify" => return Ok(Some(verify(workload, churn))),
         "stats" => {}
+        "gap" => {
+            let longest = workload.take_longest_gap();
+            return Ok(Some(json!({ "longest_ms": longest.as_secs_f64() * 1e3 })));
+        }
         "move" => {
             let layout = layout(args.next())?.unwrap_or(workload.layout());
             workload.move_hot_set(number(argument)?, layout);

@@ -138,6 +138,12 @@ pub fn console_path(vm: &str) -> String {
     format!("/run/lab/{vm}.console")
 }
 
+/// Path of the file in L1 with what the QEMU of a guest with a node per tier said by QMP unasked, a line each.
+#[must_use]
+pub fn events_path(vm: &str) -> String {
+    format!("/run/lab/{vm}.events")
+}
+
 /// Path of a guest's QMP socket. It serves one client, which is the daemon under test.
 #[must_use]
 pub fn qmp_path(vm: &str) -> String {

@@ -1,5 +1,7 @@
 //! Passes over the hot set, with a record of every write.
 
+use std::time::{Duration, Instant};
+
 use crate::hotset::{self, Layout, Xorshift};
 use crate::region::Region;
 
@@ -23,6 +25,9 @@ pub struct Workload {
     earlier_writes: Vec<u64>,
     passes_of_this_hot_set: u64,
     random: Xorshift,
+    /// The end of the last pass, if nothing but the pause came after it.
+    passed_at: Option<Instant>,
+    longest_gap: Duration,
 }
 
 impl Workload {
@@ -42,6 +47,8 @@ impl Workload {
             seed,
             passes_of_this_hot_set: 0,
             random: Xorshift::new(seed),
+            passed_at: None,
+            longest_gap: Duration::ZERO,
         };
         workload.choose(seed);
         workload
@@ -98,8 +105,22 @@ impl Workload {
             }
         }
         self.touch_elsewhere();
+        let now = Instant::now();
+        if let Some(before) = self.passed_at.replace(now) {
+            self.longest_gap = self.longest_gap.max(now - before);
+        }
         self.passes += 1;
         self.passes_of_this_hot_set += 1;
+    }
+
+    /// The next pass does not follow the last one at once.
+    pub fn interrupted(&mut self) {
+        self.passed_at = None;
+    }
+
+    /// The longest time from the end of a pass to the end of the next since this was asked last.
+    pub fn take_longest_gap(&mut self) -> Duration {
+        std::mem::take(&mut self.longest_gap)
     }
 
     fn touch_elsewhere(&mut self) {

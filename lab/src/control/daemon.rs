@@ -124,6 +124,12 @@ impl Lab {
         Ok(())
     }
 
+    /// Ends the daemon that was started last.
+    pub fn end_daemon(&mut self) -> Result<()> {
+        self.check("kill $(cat /run/terrace/pid); while pidof terraced; do sleep 0.1; done")?;
+        Ok(())
+    }
+
     /// Waits until the daemon has taken a guest under management.
     pub fn wait_until_managed(&mut self, name: &str) -> Result<()> {
         self.wait_until("terraced manages the guest", START, |lab| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use terrace_api::client::{Client, segment};
 use terrace_api::old_keys;
-use terrace_api::types::{Agent, Round, Status, VmDetail};
+use terrace_api::types::{Agent, Round, Status, VmDetail, Worth};
 
 use super::{map, neighbours, print_json, provisioning};
 use crate::{output, render};
@@ -88,6 +88,7 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     out += "\n";
     if !detail.history.is_empty() {
         out += &format!("\n{}", rounds(&detail.history));
+        out += &vm.worth.and_then(worth).unwrap_or_default();
     }
     if !detail.reasons.is_empty() {
         out += "\nlast decisions:\n";
@@ -161,6 +162,22 @@ fn agent_text(agent: &Agent) -> String {
         );
     }
     out
+}
+
+/// What fast memory takes of the accesses beside what it has of the memory.
+fn worth(worth: Worth) -> Option<String> {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let accesses = percent(worth.fast_access_share()?);
+    let writes = worth
+        .fast_write_share()
+        .map(|share| format!(" and {} of the writes", percent(share)));
+    Some(format!(
+        "\n  fast memory has {} % of the pages in use and takes {accesses} of the accesses{}: \
+         DRAM utility {:.2} (interleaved memory has 1; an estimate by windows)\n",
+        render::percent(worth.fast_pages, worth.pages),
+        writes.unwrap_or_default(),
+        worth.dram_utility()?,
+    ))
 }
 
 fn rounds(history: &[Round]) -> String {

@@ -38,6 +38,12 @@ impl Vm {
         if let Some(why) = self.lack_of_room(to, bytes, shared) {
             return Verdict::Later(why);
         }
+        if self.is_checking() {
+            return Verdict::Allowed {
+                from,
+                paired: false,
+            };
+        }
         let paired = to > from && !forced;
         let mut floor = self.settings.limit(from).floor_bytes;
         // A forced demotion brings the VM down to its size, and the pool leaves each VM a lower limit.
@@ -68,6 +74,9 @@ impl Vm {
         if let Some(room) = self.guest_room(to) {
             // The guest's nodes have their sizes: neither a ceiling nor the host's free memory says more.
             return (room < bytes).then_some(MoveRefusal::NoFreeMemory);
+        }
+        if self.is_checking() {
+            return (shared.free_for(self.id, to) < bytes).then_some(MoveRefusal::NoFreeMemory);
         }
         // Ceiling, share and free memory are distinguished only for people: each of them may have room again
         // when a demotion of the same round has landed, so none of them ends the unit's chance.
@@ -113,10 +122,13 @@ impl Vm {
         // One known page speaks for a huge page; one page in flight holds all of it back.
         if units().any(|u| pages.in_flight(u)) {
             Err(MoveRefusal::InFlight)
-        } else if !units().any(|u| pages.known(u)) {
-            Err(MoveRefusal::Unknown)
         } else if from == to {
             Err(MoveRefusal::AlreadyThere)
+        } else if self.is_checking() {
+            // Where a frame has to be does not follow from what is in it.
+            Ok(from)
+        } else if !units().any(|u| pages.known(u)) {
+            Err(MoveRefusal::Unknown)
         } else if pages.cool_down(unit) > 0 {
             Err(MoveRefusal::CoolDown)
         } else {

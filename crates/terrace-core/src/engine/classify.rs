@@ -18,6 +18,10 @@ use crate::policy::Estimate;
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
+        let worth = self.pages.worth();
+        if self.judge_guest(now, &worth) {
+            return;
+        }
         self.want(shared);
         let room = self.room(now, shared);
         // A round that only plans leaves all as it is.
@@ -39,6 +43,7 @@ impl Vm {
             round.proposed_promotions += up;
             round.proposed_demotions += down;
             round.split_units = self.pages.split_units;
+            round.worth = worth;
         }
         self.moving.take(proposal.flows, &self.pages);
         self.rounds.phase = Phase::Moving { since: now };
@@ -98,6 +103,10 @@ impl Vm {
 
     /// All moves are reported or refused: the round is over.
     pub fn complete_round(&mut self, now: Tick, shared: &Shared) {
+        if self.is_checking() {
+            self.complete_put_back(now, shared);
+            return;
+        }
         self.rounds.phase = Phase::Waiting;
         let Some(mut round) = self.rounds.current.take() else {
             return;

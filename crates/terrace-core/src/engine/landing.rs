@@ -45,6 +45,9 @@ impl Vm {
                 shared.tiers.exhausted(flight.to);
             }
             let by_guest = plan.by_guest;
+            if by_guest {
+                self.note_answer(*flight, status_of(result));
+            }
             let left = self.land(*flight, result.filter(|_| !by_guest));
             let is_moved = result.is_some_and(|r| r.status == MoveStatus::Moved);
             if by_guest && self.land_by_guest(*flight, status_of(result)) {

@@ -49,7 +49,7 @@ use terrace_proto::{
 
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
 
-pub use by_guest::report_of_count;
+pub use by_guest::{Stand, report_of_count};
 
 use crate::arbiter::Arbiter;
 use crate::config::EngineConfig;
@@ -199,7 +199,8 @@ impl Engine {
             Event::Faulted(report) => self.faulted(&report),
             Event::Statistics(seen) => self.statistics(now, &seen),
             Event::MemoryTraffic(seen) => self.with(seen.vm, |vm, _| vm.size.traffic(now, seen)),
-            Event::GuestMoves(moves) => self.with(moves.vm, |vm, _| vm.set_by_guest(now, &moves)),
+            Event::GuestMoves(m) => self.with(m.vm, |vm, shared| vm.set_by_guest(now, &m, shared)),
+            Event::GuestNodes(n) => self.with(n.vm, |vm, shared| vm.set_nodes(now, &n, shared)),
             Event::MemoryRights(_)
             | Event::MemoryNeed(_)
             | Event::MemoryTiers(_)
@@ -317,6 +318,19 @@ impl Engine {
         Some(self.vms.get(&vm)?.heat_pages(first))
     }
 
+    /// Who moves a VM's pages.
+    #[must_use]
+    pub fn stand(&self, vm: VmId) -> Option<&Stand> {
+        self.vms.get(&vm).map(Vm::stand)
+    }
+
+    /// Whether a plan under way is for the VM's guest, not for the host's kernel.
+    #[must_use]
+    pub fn is_for_guest(&self, vm: VmId, plan: PlanId) -> bool {
+        let plans = self.vms.get(&vm).map(|vm| &vm.moving.plans);
+        plans.is_some_and(|plans| plans.get(&plan).is_some_and(|plan| plan.by_guest))
+    }
+
     /// The reason for a page's place; none if the VM has no RAM there.
     #[must_use]
     pub fn explain_page(&self, vm: VmId, gfn: Gfn, now: Tick) -> Option<PageExplanation> {
@@ -380,7 +394,10 @@ impl Engine {
         let now = self.now();
         match command {
             Command::Pause(Some(vm)) => self.with(vm, |vm, _| vm.pause(now)),
-            Command::Resume(Some(vm)) => self.with(vm, |vm, _| vm.resume(now)),
+            Command::Resume(Some(vm)) => self.with(vm, |vm, shared| {
+                vm.resume(now);
+                vm.try_guest_again(now, shared);
+            }),
             Command::Pause(None) => {
                 self.paused = true;
                 self.vms.values_mut().for_each(|vm| vm.pause(now));

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
 
 use super::Shared;
-use super::by_guest::GuestRoom;
+use super::by_guest::ByGuest;
 use super::check::Verdict;
 use super::migration::Pace;
 use super::refusal::MoveRefusal;
@@ -100,8 +100,8 @@ pub(crate) struct Moving {
     pub pace: Option<Pace>,
     /// Until when no plan goes out, as huge pages are made of the VM's memory ([`super::huge`]).
     pub held_until: Option<Tick>,
-    /// The guest moves what is named to it, and has so much room.
-    pub by_guest: Option<GuestRoom>,
+    /// The guest, if it moves what is named to it.
+    pub by_guest: ByGuest,
 }
 
 impl Moving {
@@ -110,7 +110,8 @@ impl Moving {
         let queued = |queue: &Queue| queue.units.capacity() * size_of::<u32>();
         let planned = |plan: &Plan| plan.flights.capacity() * size_of::<Flight>();
         let queues: usize = self.queues.iter().map(queued).sum();
-        queues + self.plans.values().map(planned).sum::<usize>()
+        let plans: usize = self.plans.values().map(planned).sum();
+        queues + plans + self.by_guest.heap_bytes()
     }
 
     pub fn take(&mut self, flows: Vec<Flow>, pages: &Pages) {
@@ -224,7 +225,8 @@ impl Vm {
 
     /// Builds and issues one plan.
     fn issue(&mut self, shared: &mut Shared) -> Issue {
-        let (most_pages, most_bytes) = (shared.config.plan_max_pages, shared.config.plan_max_bytes);
+        let most_pages = self.most_named().min(shared.config.plan_max_pages);
+        let most_bytes = shared.config.plan_max_bytes;
         // The budget is asked for the largest plan that could come of this, and charged for the one that did.
         let bytes = most_bytes
             .min(self.moving.waiting_bytes())

@@ -40,6 +40,11 @@ impl Vm {
         if !plan_only {
             self.pages.pass_cool_down();
         }
+        if self.knows_tiers() {
+            self.place_by_nodes(shared);
+            self.begin_scans(now, shared);
+            return;
+        }
         let request = shared.request();
         shared.act(Action::QueryPlacement(PlacementQuery {
             id: request,
@@ -84,7 +89,14 @@ impl Vm {
                 since: now,
                 next_page,
             };
-        } else if self.observes() {
+        } else if self.put_back(now) {
+            self.begin_scans(now, shared);
+        }
+    }
+
+    /// Begins with the clearing pass, now that pages' places are known.
+    fn begin_scans(&mut self, now: Tick, shared: &mut Shared) {
+        if self.observes() {
             let request = self.scan(shared, Rearm::All, false, true);
             self.rounds.phase = Phase::Clearing {
                 request,

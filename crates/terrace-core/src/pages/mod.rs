@@ -8,6 +8,7 @@
 //! moves such a block as a whole; here its 512 units carry the mark and change together.
 
 pub(crate) mod flags;
+mod worth;
 
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSize, TierId};
 

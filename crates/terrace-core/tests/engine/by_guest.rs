@@ -1,11 +1,17 @@
 //! A guest that moves its own pages: frames stay in their tiers, and data changes frames.
 
+use proptest::prelude::*;
+use terrace_core::engine::Stand;
+use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyName};
-use terrace_proto::{Event, GuestMoves, PAGE_SIZE, Tick, TierId};
-use terrace_testkit::engine::scattered::hot;
-use terrace_testkit::engine::{Host, SECOND};
+use terrace_proto::{
+    Command, Event, Gfn, GuestMoves, GuestNode, GuestNodes, PAGE_SIZE, Tick, TierId,
+};
+use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
+use terrace_testkit::engine::{Host, Lie, SECOND};
+use terrace_testkit::log::written;
 
-use crate::in_rounds::{VM, config, host_with, last, plans};
+use crate::in_rounds::{VM, config, host_with, last, plans, round_starts};
 
 /// Free frames of the guest's fast node, and of the slow one.
 const FREE: [u64; 2] = [40, 300];
@@ -128,7 +134,6 @@ fn a_named_frame_is_not_named_again_in_its_round() {
 fn the_host_moves_pages_again_once_the_guest_does_not() {
     let mut h = guest(config(PolicyName::Vtmm));
     run(&mut h, 30);
-    h.guests.get_mut(&VM).expect("as set up").data = None;
     let nobody = GuestMoves {
         vm: VM,
         free_bytes: None,
@@ -148,4 +153,299 @@ fn the_host_moves_pages_again_once_the_guest_does_not() {
             .any(|r| r.contains("the host moves its pages")),
         "{reasons:?}"
     );
+}
+
+/// The tier of each of the guest's nodes, as QEMU has them.
+fn tell_nodes(host: &mut Host) {
+    let node = |start: u64, end, tier| GuestNode {
+        start: Gfn(start),
+        pages: end - start,
+        tier: TierId(tier),
+    };
+    let nodes = vec![node(0, FAST, 0), node(FAST, PAGES, 1)];
+    host.after(1, Event::GuestNodes(GuestNodes { vm: VM, nodes }));
+}
+
+fn stand(host: &Host) -> Stand {
+    host.engine().stand(VM).cloned().unwrap_or_default()
+}
+
+fn is_by_guest(host: &Host) -> bool {
+    matches!(stand(host), Stand::Guest { .. })
+}
+
+fn reasons(host: &Host) -> String {
+    let reasons = host.engine().vm_reasons(VM, 0);
+    let texts: Vec<String> = reasons.map(|r| r.text.clone()).collect();
+    texts.join("\n")
+}
+
+/// A guest of which the tiers are known by its nodes.
+fn guest_with_nodes() -> Host {
+    let mut h = guest(config(PolicyName::Vtmm));
+    tell_nodes(&mut h);
+    h
+}
+
+#[test]
+fn a_frames_tier_follows_from_its_node_without_a_query() {
+    let mut h = guest_with_nodes();
+    run(&mut h, 200);
+    let queries = round_starts(&h);
+    assert!(last(&h).number > 3 && queries.len() <= 2, "{queries:?}");
+    assert!(is_by_guest(&h), "{}", reasons(&h));
+    let all: u64 = (0..PAGES).filter(|page| hot(*page)).count() as u64;
+    assert!(hot_on_fast(&h) * 100 >= all * 95, "{}", hot_on_fast(&h));
+}
+
+#[test]
+fn what_the_host_moved_is_put_back_before_the_guest_moves() {
+    let mut h = host_with(config(PolicyName::Vtmm));
+    let nodes: Vec<u8> = (0..PAGES).map(|page| u8::from(page >= FAST)).collect();
+    assert_eq!(h.guests[&VM].tier, nodes);
+    h.run_until(Tick(100 * SECOND));
+    assert_ne!(h.guests[&VM].tier, nodes, "the host has moved pages");
+    let data = (0..PAGES).map(|page| (page % 8 > 0 || hot(page)).then_some(page));
+    h.guests.get_mut(&VM).expect("as set up").data = Some(data.collect());
+    tell_nodes(&mut h);
+    run(&mut h, 10);
+    assert!(
+        reasons(&h).contains("are put back into the tiers"),
+        "{}",
+        reasons(&h)
+    );
+    run(&mut h, 120);
+    assert_eq!(h.guests[&VM].tier, nodes, "{}", reasons(&h));
+    assert!(is_by_guest(&h), "{}", reasons(&h));
+    let all: u64 = (0..PAGES).filter(|page| hot(*page)).count() as u64;
+    assert!(hot_on_fast(&h) * 100 >= all * 95, "{}", hot_on_fast(&h));
+}
+
+#[test]
+fn frames_that_cannot_be_put_back_leave_the_host_in_force() {
+    let mut h = host_with(config(PolicyName::Vtmm));
+    h.run_until(Tick(100 * SECOND));
+    let vm = h.guests.get_mut(&VM).expect("as set up");
+    vm.others = (0..PAGES).collect();
+    vm.lie = Some(Lie::Refuses);
+    tell_nodes(&mut h);
+    run(&mut h, 60);
+    let Stand::Refused(why) = stand(&h) else {
+        panic!("{:?}: {}", stand(&h), reasons(&h));
+    };
+    assert!(
+        why.contains("do not lie in the tier of the guest's node"),
+        "{why}"
+    );
+    h.guests.get_mut(&VM).expect("as set up").others.clear();
+    run(&mut h, 60);
+    assert!(
+        matches!(stand(&h), Stand::Refused(_)),
+        "until an operator says so"
+    );
+    h.after(1, Event::Command(Command::Resume(Some(VM))));
+    run(&mut h, 60);
+    assert!(is_by_guest(&h), "{}", reasons(&h));
+}
+
+/// Runs a lying guest until the host takes over; gives the sizes of the plans that were for the guest.
+fn until_refused(lie: Lie) -> (Host, Vec<usize>) {
+    let mut h = guest_with_nodes();
+    h.guests.get_mut(&VM).expect("as set up").lie = Some(lie);
+    let mut seconds = 0;
+    while !matches!(stand(&h), Stand::Refused(_)) && seconds < 1200 {
+        run(&mut h, 1);
+        seconds += 1;
+    }
+    let sizes = plans(&h).iter().map(|(_, plan)| plan.moves.len()).collect();
+    (h, sizes)
+}
+
+fn expect_fallback(lie: Lie, said: &str) {
+    let (mut h, sizes) = until_refused(lie);
+    let Stand::Refused(why) = stand(&h) else {
+        panic!("{lie:?}: not found out: {}", reasons(&h));
+    };
+    assert!(
+        why.contains(said) && why.contains("4 times in a row"),
+        "{why}"
+    );
+    assert!(
+        reasons(&h).contains("at most 512 frames at once"),
+        "{}",
+        reasons(&h)
+    );
+    assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
+    // The host moves the backing of the hot pages by itself now.
+    h.guests.get_mut(&VM).expect("as set up").lie = None;
+    run(&mut h, 200);
+    let all: u64 = (0..PAGES).filter(|page| hot(*page)).count() as u64;
+    assert!(
+        hot_on_fast(&h) * 100 >= all * 90,
+        "{} of {all}",
+        hot_on_fast(&h)
+    );
+}
+
+#[test]
+fn a_guest_that_accepts_all_and_moves_none_is_found_out() {
+    expect_fallback(Lie::MovesNone, "are accessed as before");
+}
+
+#[test]
+fn a_guest_that_moves_others_is_found_out() {
+    expect_fallback(Lie::MovesOthers, "are accessed as before");
+}
+
+#[test]
+fn a_guest_that_says_nothing_is_found_out() {
+    expect_fallback(Lie::Silent, "does not say what became of");
+}
+
+#[test]
+fn a_guest_that_refuses_all_is_no_liar() {
+    let mut h = guest_with_nodes();
+    h.guests.get_mut(&VM).expect("as set up").lie = Some(Lie::Refuses);
+    run(&mut h, 400);
+    assert!(is_by_guest(&h), "{}", reasons(&h));
+    assert_eq!(last(&h).promoted_pages, 0);
+}
+
+#[test]
+fn a_guest_whose_hot_set_moves_on_and_on_is_no_liar() {
+    let mut h = guest_with_nodes();
+    let mut moved = 0;
+    for round in 0..12 {
+        let vm = h.guests.get_mut(&VM).expect("as set up");
+        vm.heat = Box::new(move |page, _| {
+            let is_hot = (page * 7 + round * 523) % 5 == 0;
+            (is_hot, false)
+        });
+        run(&mut h, 45);
+        moved += last(&h).promoted_pages;
+        assert!(is_by_guest(&h), "{}", reasons(&h));
+    }
+    assert!(moved > 0);
+    assert!(!reasons(&h).contains("as before"), "{}", reasons(&h));
+}
+
+#[test]
+fn memory_that_was_plugged_in_has_its_nodes_anew() {
+    let mut h = guest_with_nodes();
+    run(&mut h, 60);
+    // The daemon says so when the map changed; the guest's room comes with its next heartbeat.
+    let change = terrace_proto::RamChange {
+        vm: VM,
+        ram: vec![terrace_proto::RamRange {
+            start: Gfn(0),
+            pages: PAGES,
+        }],
+        unit: terrace_proto::PageSize::Base,
+    };
+    h.after(1, Event::RamChanged(change));
+    run(&mut h, 1);
+    tell_nodes(&mut h);
+    run(&mut h, 120);
+    assert!(is_by_guest(&h), "{}", reasons(&h));
+    let queries = round_starts(&h);
+    assert!(
+        queries.len() >= 2,
+        "its places are looked at again: {queries:?}"
+    );
+}
+
+/// Something that happens to a guest that moves its pages.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Runs(u64),
+    Lies(Option<Lie>),
+    /// Its agent is not trusted for so many seconds: the host moves pages.
+    Silent(u64),
+    Resumed,
+    Remapped,
+}
+
+fn any_turn() -> impl Strategy<Value = Turn> {
+    let lies = [Lie::MovesNone, Lie::MovesOthers, Lie::Silent, Lie::Refuses];
+    prop_oneof![
+        4 => (1..60_u64).prop_map(Turn::Runs),
+        1 => prop::option::of(prop::sample::select(lies.to_vec())).prop_map(Turn::Lies),
+        1 => (1..60_u64).prop_map(Turn::Silent),
+        1 => Just(Turn::Resumed),
+        1 => Just(Turn::Remapped),
+    ]
+}
+
+fn take(h: &mut Host, turn: Turn) {
+    match turn {
+        Turn::Runs(seconds) => run(h, seconds),
+        Turn::Lies(lie) => h.guests.get_mut(&VM).expect("as set up").lie = lie,
+        Turn::Silent(seconds) => {
+            let nobody = GuestMoves {
+                vm: VM,
+                free_bytes: None,
+            };
+            h.after(1, Event::GuestMoves(nobody));
+            h.run_until(Tick(h.now.0 + seconds * SECOND));
+        }
+        Turn::Resumed => h.after(1, Event::Command(Command::Resume(Some(VM)))),
+        Turn::Remapped => {
+            let change = terrace_proto::RamChange {
+                vm: VM,
+                ram: vec![terrace_proto::RamRange {
+                    start: Gfn(0),
+                    pages: PAGES,
+                }],
+                unit: terrace_proto::PageSize::Base,
+            };
+            h.after(1, Event::RamChanged(change));
+            tell_nodes(h);
+        }
+    }
+}
+
+fn data(h: &Host) -> Vec<u64> {
+    let data = h.guests[&VM].data.iter().flatten();
+    let mut data: Vec<u64> = data.flatten().copied().collect();
+    data.sort_unstable();
+    data
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_guest_does_plans_are_bounded_and_no_page_is_lost(
+        turns in prop::collection::vec(any_turn(), 1..12),
+    ) {
+        let mut h = guest_with_nodes();
+        let before = data(&h);
+        run(&mut h, 1);
+        for turn in turns {
+            let tiers = h.guests[&VM].tier.clone();
+            take(&mut h, turn);
+            let by_guest = matches!(stand(&h), Stand::Guest { .. });
+            if by_guest && matches!(turn, Turn::Lies(_)) {
+                prop_assert_eq!(&h.guests[&VM].tier, &tiers);
+            }
+            let vm = h.engine().vm(VM).expect("a VM that arrived");
+            let held: u64 = vm.tiers.iter().map(|tier| tier.bytes).sum();
+            prop_assert!(held <= PAGES * PAGE_SIZE);
+        }
+        // Each frame lies in its node's tier once the guest moves pages.
+        take(&mut h, Turn::Lies(None));
+        take(&mut h, Turn::Resumed);
+        run(&mut h, 200);
+        prop_assert!(is_by_guest(&h), "{}", reasons(&h));
+        let nodes: Vec<u8> = (0..PAGES).map(|page| u8::from(page >= FAST)).collect();
+        prop_assert_eq!(&h.guests[&VM].tier, &nodes);
+        prop_assert_eq!(data(&h), before);
+        for (_, plan) in plans(&h) {
+            let up = plan.moves.iter().position(|page| page.to == TierId::FAST);
+            let down = plan.moves.iter().rposition(|page| page.to != TierId::FAST);
+            prop_assert!(plan.moves.len() <= 1024 && (down < up || up.is_none()));
+        }
+        let replayed = replay(&written(h.log())[..]).expect("the log of this run");
+        prop_assert_eq!(replayed.unrecorded_actions, 0);
+    }
 }

@@ -9,4 +9,4 @@ mod vm;
 
 pub use host::host;
 pub use processes::{Processes, processes};
-pub use vm::{VmFacts, vm};
+pub use vm::{VmFacts, bound_on_purpose, vm};

@@ -264,6 +264,15 @@ fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory)
     }
 }
 
+/// RAM of a guest whose nodes are tiers: each of them has to be bound (coordinated mode).
+#[must_use]
+pub fn bound_on_purpose() -> Finding {
+    Finding::ok(
+        "memory-policy",
+        "each part of its RAM comes from the host's nodes that its backend names: its guest's nodes are tiers",
+    )
+}
+
 /// RAM that may not be taken from all nodes.
 pub(super) fn bound_to(nodes: &str) -> Finding {
     Finding::degraded(

@@ -9,6 +9,7 @@
 
 mod anonymous;
 mod build;
+mod guest_nodes;
 mod layout;
 mod procfs;
 mod resident;
@@ -25,6 +26,7 @@ use crate::qemu::QemuError;
 
 pub(crate) use anonymous::{AnonymousMapping, MappingsFile, anonymous_mappings};
 pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
+pub(crate) use guest_nodes::guest_nodes;
 pub use layout::Layout;
 pub(crate) use resident::resident_ram;
 pub use unscannable::Unscannable;

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 use terrace_proto::printable::is_vm_name;
-use terrace_proto::{PagingRegisters, Readings};
+use terrace_proto::{GuestNode, PagingRegisters, Readings};
 use terrace_sys::{Peer, Process, ProcessId};
 
 pub use ram::{host_bytes, may_have_ram};
 
 use crate::HostRoot;
 use crate::memory_map::{
-    GuestMemory, MapWatch, MemoryMapError, read_guest_addresses, read_guest_memory,
+    GuestMemory, MapWatch, MemoryMapError, guest_nodes, read_guest_addresses, read_guest_memory,
 };
 use crate::qemu::who::{self, ProcessFacts, Refusal, Rules, SocketFacts, bad_name};
 use crate::qemu::{Candidate, Monitor, QemuError, Reader, VmStatus, has_uuid, hypervisors};
+use crate::topology::Topology;
 
 /// The identity of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -178,6 +179,20 @@ impl Vm {
             monitor,
             memory,
         )
+    }
+
+    /// The tier of each run of the VM's memory, as its backends have them.
+    ///
+    /// # Errors
+    /// If they do not lie in one tier each, or there is one tier alone; the error has the reason.
+    pub fn guest_nodes(
+        &mut self,
+        memory: &GuestMemory,
+        topology: &Topology,
+    ) -> Result<Vec<GuestNode>, String> {
+        let memdevs = self.monitor.memdevs().map_err(|e| e.to_string())?;
+        let layout = memory.layout().ok_or("its memory map is not QEMU's")?;
+        guest_nodes(layout, &memdevs, topology)
     }
 
     /// The map of the VM's RAM in host memory alone, also if only QEMU sees the RAM: it can be watched by DAMON and

@@ -201,6 +201,7 @@ impl Record {
                 Event::Collapsed(e) => body(EVENT + 31, e),
                 Event::GuestWalks(e) => body(EVENT + 32, e),
                 Event::GuestMoves(e) => body(EVENT + 33, e),
+                Event::GuestNodes(e) => body(EVENT + 34, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -227,7 +228,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 33;
+        const EVENT_LAST: u16 = EVENT + 34;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -264,7 +265,8 @@ impl Record {
                 30 => of(b, |e| Self::Event(Event::AgentMemory(e))),
                 31 => of(b, |e| Self::Event(Event::Collapsed(e))),
                 32 => of(b, |e| Self::Event(Event::GuestWalks(e))),
-                _ => of(b, |e| Self::Event(Event::GuestMoves(e))),
+                33 => of(b, |e| Self::Event(Event::GuestMoves(e))),
+                _ => of(b, |e| Self::Event(Event::GuestNodes(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -15,5 +15,5 @@ pub use finding::{Finding, Health};
 pub use heat::{Cell, HeatMap};
 pub use neighbours::Neighbours;
 pub use page::{PageExplanation, RankClass};
-pub use round::{PlannedMove, Refused, Round, ScanCost};
+pub use round::{PlannedMove, Refused, Round, ScanCost, Worth};
 pub use share::Share;

@@ -36,6 +36,9 @@ pub struct Round {
     /// Whether a source of writes has reported all windows so far (in each of them, or in the last for all).
     #[serde(default)]
     pub writes_seen: bool,
+    /// How accesses and pages divide between the first tier and the others, before the round's moves.
+    #[serde(default)]
+    pub worth: Worth,
     /// Pages moved up.
     pub promoted_pages: u64,
     /// Pages moved down.
@@ -64,6 +67,52 @@ pub struct Round {
     /// The cost of the round's scans.
     #[serde(flatten)]
     pub scan: ScanCost,
+}
+
+/// What the first tier is worth to a VM: its part of the accesses beside its part of the memory (HMvisor §3.2.2). An estimate: a
+/// page counts once for each window in which it was accessed, however often that was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worth {
+    /// Pages of 4 KiB in use in the first tier.
+    pub fast_pages: u64,
+    /// Pages of 4 KiB in use.
+    pub pages: u64,
+    /// Accesses to pages of the first tier, by windows.
+    pub fast_accesses: u64,
+    /// Accesses, by windows.
+    pub accesses: u64,
+    /// Writes to pages of the first tier, by windows; 0 if no source reports writes.
+    pub fast_writes: u64,
+    /// Writes, by windows.
+    pub writes: u64,
+}
+
+impl Worth {
+    /// The part of accesses that the first tier takes, 0 to 1; `None` without accesses.
+    #[must_use]
+    pub fn fast_access_share(&self) -> Option<f64> {
+        share(self.fast_accesses, self.accesses)
+    }
+
+    /// The part of writes that the first tier takes, 0 to 1; `None` if none were seen.
+    #[must_use]
+    pub fn fast_write_share(&self) -> Option<f64> {
+        share(self.fast_writes, self.writes)
+    }
+
+    /// `DRAM_utility`: the first tier's part of the writes, divided by its part of the memory; by accesses if no writes were seen.
+    /// Memory that is interleaved over the tiers has 1. `None` if nothing was accessed, or the first tier has no page.
+    #[must_use]
+    pub fn dram_utility(&self) -> Option<f64> {
+        let traffic = self.fast_write_share().or(self.fast_access_share())?;
+        let memory = share(self.fast_pages, self.pages).filter(|part| *part > 0.0)?;
+        Some(traffic / memory)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
 }
 
 /// Cost and counts of a round's scans.

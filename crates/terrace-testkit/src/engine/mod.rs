@@ -22,6 +22,19 @@ pub const SECOND: u64 = 1_000_000_000;
 /// its number).
 pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
 
+/// A guest's answer to named frames that is not what it does, or is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// It counts all as moved and moves none.
+    MovesNone,
+    /// It counts all as moved and moves others.
+    MovesOthers,
+    /// It counts nothing.
+    Silent,
+    /// It leaves all, which is no lie.
+    Refuses,
+}
+
 /// A guest.
 pub struct Guest {
     /// Tier of each page.
@@ -42,6 +55,8 @@ pub struct Guest {
     /// The data in each frame, by the number of the page that the load knows; none in a free one. If set, the guest moves what is
     /// named, and a frame stays in its tier.
     pub data: Option<Vec<Option<u64>>>,
+    /// How the guest lies, if it does.
+    pub lie: Option<Lie>,
 }
 
 /// The machine and the engine on it.
@@ -142,6 +157,7 @@ impl Host {
                 huge: BTreeSet::new(),
                 others: BTreeSet::new(),
                 data: None,
+                lie: None,
             },
         );
         self.memory();
@@ -245,11 +261,10 @@ impl Host {
     }
 
     fn migrate(&mut self, plan: &MovePlan) -> MoveReport {
-        let guest = self.guests.get_mut(&plan.vm).unwrap();
-        if guest.data.is_some() {
-            let named = plan.moves.iter();
-            let moved = named.filter(|m| guest.move_data(m.gfn.0, m.to.0)).count();
-            return report_of_count(plan, moved as u64, 9_000_000);
+        if self.session.engine().is_for_guest(plan.vm, plan.id) {
+            let guest = self.guests.get_mut(&plan.vm).unwrap();
+            let (moved, left) = guest.answer(plan);
+            return report_of_count(plan, moved, left, 9_000_000);
         }
         let mut results = Vec::new();
         for m in &plan.moves {
@@ -298,6 +313,27 @@ impl Guest {
             page / 512 * 512..(page / 512 + 1) * 512
         } else {
             page..page + 1
+        }
+    }
+
+    /// Does what the host names, or lies; counts of frames moved and left.
+    fn answer(&mut self, plan: &MovePlan) -> (u64, u64) {
+        let all = plan.moves.len() as u64;
+        let last = self.tier.len() as u64 - 1;
+        let mut moved = 0;
+        for page in &plan.moves {
+            let frame = match self.lie {
+                Some(Lie::MovesNone | Lie::Silent | Lie::Refuses) => continue,
+                Some(Lie::MovesOthers) => last - page.gfn.0,
+                None => page.gfn.0,
+            };
+            moved += u64::from(self.move_data(frame, page.to.0));
+        }
+        match self.lie {
+            Some(Lie::MovesNone | Lie::MovesOthers) => (all, 0),
+            Some(Lie::Silent) => (0, 0),
+            Some(Lie::Refuses) => (0, all),
+            None => (moved, all - moved),
         }
     }
 

@@ -7,14 +7,13 @@
 //! left to `daemon`.
 
 mod links;
-mod named;
 
 use terrace_host::agent::{AgentState, AgentView, Verdict};
 use terrace_proto::agent::Pressure;
-use terrace_proto::{AgentMemory, ProviderId};
+use terrace_proto::{AgentMemory, GuestNode, PAGE_SIZE, ProviderId};
 
 pub use links::Agents;
-pub use named::{Counted, NamedPlans};
+pub use terrace_core::naming::{Counted, NamedPlans};
 
 use crate::registry::InForce;
 
@@ -77,30 +76,60 @@ pub fn counted(view: &AgentView) -> Counted {
     })
 }
 
-/// Free memory of a guest's nodes in each of so many tiers, bytes, by its agent's word.
+/// Bytes of a guest's nodes in each of so many tiers.
+pub fn bytes_by_tier(nodes: &[GuestNode], tiers: usize) -> Vec<u64> {
+    let mut bytes = vec![0_u64; tiers];
+    for node in nodes {
+        if let Some(tier) = bytes.get_mut(node.tier.index()) {
+            *tier = tier.saturating_add(node.pages.saturating_mul(PAGE_SIZE));
+        }
+    }
+    bytes
+}
+
+/// Free memory of a guest's nodes in each tier, bytes, by its agent's word. `tiers`: bytes of its nodes as QEMU has them, or why they
+/// are not tiers.
 ///
 /// # Errors
 /// If its guest cannot move pages between tiers; the error is the reason.
-pub fn guest_free(view: &AgentView, tiers: usize) -> Result<Vec<u64>, String> {
+pub fn guest_free(
+    view: Option<&AgentView>,
+    tiers: &Result<Vec<u64>, String>,
+) -> Result<Vec<u64>, String> {
+    let view = view.ok_or("its agent was not heard yet")?;
     if view.verdict != Verdict::Trusted {
         return Err("its agent is not heard".to_owned());
     }
+    let bytes = tiers.as_ref().map_err(Clone::clone)?;
     let report = view.heartbeat.as_ref().map(|beat| beat.report());
     let nodes = report.map_or(&[][..], |report| report.nodes.as_slice());
-    let mut free = vec![0_u64; tiers];
+    let (mut free, mut all) = (vec![0_u64; bytes.len()], vec![0_u64; bytes.len()]);
     for node in nodes {
-        let tier = free.get_mut(node.tier.index());
-        let tier =
-            tier.ok_or_else(|| format!("its guest has a tier {} and the host none", node.tier.0))?;
-        *tier = tier.saturating_add(node.free_bytes);
+        let at = node.tier.index();
+        let (Some(free), Some(all)) = (free.get_mut(at), all.get_mut(at)) else {
+            return Err(format!(
+                "its guest has a tier {} and the host none",
+                node.tier.0
+            ));
+        };
+        *free = free.saturating_add(node.free_bytes);
+        *all = all.saturating_add(node.total_bytes);
     }
-    let has = |tier: usize| nodes.iter().any(|node| node.tier.index() == tier);
-    match (0..tiers).all(has) {
-        true => Ok(free),
-        false => Err(
-            "its guest has no node in some tier (a node for each tier: docs/agent.md)".to_owned(),
-        ),
+    for (tier, (said, is)) in all.iter().zip(bytes).enumerate() {
+        if *said == 0 {
+            return Err(format!(
+                "its guest has no node in tier {tier} (a node for each tier: docs/agent.md)"
+            ));
+        }
+        if *said > is.saturating_add(is / 16) {
+            return Err(format!(
+                "its guest has {} MiB in tier {tier}, and QEMU {} MiB: the guest's tiers are not the host's ([[tier]] in agent.toml)",
+                said >> 20,
+                is >> 20
+            ));
+        }
     }
+    Ok(free)
 }
 
 /// News for people about an agent that moves what the host names (coordinated mode), or does not.
@@ -119,8 +148,8 @@ pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String>
 #[cfg(test)]
 mod tests {
     use terrace_host::agent::Lie;
-    use terrace_proto::Tick;
-    use terrace_proto::agent::{Heartbeat, Report, SwapSpace};
+    use terrace_proto::agent::{Heartbeat, NodeMemory, Report, SwapSpace};
+    use terrace_proto::{Tick, TierId};
 
     use super::*;
 
@@ -158,5 +187,67 @@ mod tests {
             view.state = state;
             assert_eq!(memory(&view), None);
         }
+    }
+
+    fn with_nodes(nodes: &[(u8, u64, u64)]) -> AgentView {
+        let nodes = (0..)
+            .zip(nodes)
+            .map(|(node, (tier, total, free))| NodeMemory {
+                node,
+                tier: TierId(*tier),
+                total_bytes: *total,
+                free_bytes: *free,
+            });
+        let report = Report {
+            nodes: nodes.collect(),
+            ..Report::default()
+        };
+        AgentView {
+            state: AgentState::Speaking,
+            verdict: Verdict::Trusted,
+            program: None,
+            heartbeat: Heartbeat::new(1, Tick(1), report).ok(),
+            heartbeats: 1,
+            unknown: 0,
+            garbage_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn a_guest_whose_nodes_are_the_hosts_tiers_says_what_is_free() {
+        let tiers = Ok(vec![100, 400]);
+        let view = with_nodes(&[(0, 60, 5), (1, 380, 70), (0, 30, 2)]);
+        assert_eq!(guest_free(Some(&view), &tiers), Ok(vec![7, 70]));
+    }
+
+    #[test]
+    fn a_guest_with_one_node_or_reversed_tiers_is_refused() {
+        let tiers = Ok(vec![100, 400]);
+        for (nodes, said) in [
+            (&[(0, 90, 5)][..], "no node in tier 1"),
+            (&[], "no node in tier 0"),
+            (
+                &[(1, 90, 5), (0, 380, 9)],
+                "the guest's tiers are not the host's",
+            ),
+            (
+                &[(0, 90, 5), (1, 300, 5), (2, 9, 9)],
+                "a tier 2 and the host none",
+            ),
+        ] {
+            let why = guest_free(Some(&with_nodes(nodes)), &tiers).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
+        let view = with_nodes(&[(0, 90, 5), (1, 380, 9)]);
+        let mixed = Err("its nodes lie anywhere".to_owned());
+        assert_eq!(
+            guest_free(Some(&view), &mixed),
+            Err("its nodes lie anywhere".to_owned())
+        );
+        let silent = AgentView {
+            verdict: Verdict::Fallback("silent".to_owned()),
+            ..view
+        };
+        assert!(guest_free(Some(&silent), &tiers).is_err() && guest_free(None, &tiers).is_err());
     }
 }

@@ -32,7 +32,7 @@ type Of<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
 /// A counter of a `T`, in the same form.
 type CountOf<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
-const OF_VM: [Of<Vm>; 4] = [
+const OF_VM: [Of<Vm>; 7] = [
     ("vm_memory_bytes", "Guest RAM", |vm| some(vm.memory_bytes)),
     ("vm_managed", "1 if its pages may be moved", |vm| {
         some(vm.moves.into())
@@ -44,6 +44,21 @@ const OF_VM: [Of<Vm>; 4] = [
         "vm_hot_on_fast_bytes",
         "Part of the hot set that was in the first tier after that round",
         |vm| bytes_of(vm.hot_on_fast_pages?),
+    ),
+    (
+        "vm_fast_access_ratio",
+        "Part of the accesses that the first tier took in the last round, an estimate by windows",
+        |vm| vm.worth?.fast_access_share(),
+    ),
+    (
+        "vm_fast_write_ratio",
+        "Part of the writes that the first tier took in the last round, an estimate by windows",
+        |vm| vm.worth?.fast_write_share(),
+    ),
+    (
+        "vm_dram_utility",
+        "The first tier's part of the writes (accesses, if no writes are seen) divided by its part of the memory; 1 if interleaved",
+        |vm| vm.worth?.dram_utility(),
     ),
 ];
 

@@ -59,6 +59,7 @@ impl Snapshot {
             moves: view.is_some_and(|v| v.moves),
             hot_pages: ranked.map(|r| r.hot_pages),
             hot_on_fast_pages: ranked.map(|r| r.hot_on_fast_after),
+            worth: ranked.map(|r| r.worth),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
             agent: entry.agent.as_ref().map(agent_views::agent),

@@ -1,8 +1,11 @@
 //! VMs whose memory an agent in the guest manages: the daemon's work when the manager in force changes.
 
 use terrace_config::{VmConfig, VmMode};
+use terrace_core::engine::Stand;
 use terrace_host::agent::{AgentState, AgentView, Verdict};
-use terrace_proto::{Action, AgentMemory, Command, Event, GuestMoves, VmId};
+use terrace_proto::{
+    AgentMemory, Command, Event, GuestMoves, GuestNode, GuestNodes, MovePlan, VmId,
+};
 
 use super::Daemon;
 use crate::agent_mode::{self, Counted, Step};
@@ -113,34 +116,52 @@ impl Daemon {
             return;
         };
         let id = managed.id;
-        let tiers = self.config.engine.tiers.len();
         let view = agent.view.as_ref();
-        let free = view.map_or_else(
-            || Err("its agent was not heard yet".to_owned()),
-            |view| agent_mode::guest_free(view, tiers),
-        );
+        let free = agent_mode::guest_free(view, &agent.tiers);
         let counted = view.map(agent_mode::counted).unwrap_or_default();
-        let was = self.named.has(id);
+        if let Some(report) = self.named.heard(id, self.session.now(), counted) {
+            self.handle(Event::Moved(report));
+        }
+        self.guest_moves(id, free.as_ref().ok().cloned());
+        let stand = self.session.engine().stand(id).cloned();
+        let moves = match stand.unwrap_or_default() {
+            Stand::Guest { .. } => Ok(()),
+            Stand::Refused(why) => Err(why),
+            Stand::Checking(_) => {
+                Err("it puts pages back into the tiers of the guest's nodes first".to_owned())
+            }
+            Stand::Host => Err(free.err().unwrap_or_default()),
+        };
+        if moves.is_ok() {
+            self.name_next(vm, id, counted);
+        } else {
+            self.end_named(id);
+        }
         if let Some(agent) = self.vms.agent_mut(vm) {
-            agent.moves = free.as_ref().map(drop).map_err(Clone::clone);
+            agent.moves = moves;
         }
-        match free {
-            Ok(free) => {
-                self.named.begin(id);
-                if let Some(report) = self.named.heard(id, self.session.now(), counted) {
-                    self.handle(Event::Moved(report));
-                }
-                self.guest_moves(id, Some(free));
-                self.name_next(vm, id, counted);
-            }
-            Err(_) if was => {
-                for report in self.named.end(id, self.session.now()) {
-                    self.handle(Event::Moved(report));
-                }
-                self.guest_moves(id, None);
-            }
-            Err(_) => {}
+    }
+
+    /// Ends the plans of a guest that does not move pages any more.
+    fn end_named(&mut self, vm: VmId) {
+        for report in self.named.end(vm, self.session.now()) {
+            self.handle(Event::Moved(report));
         }
+    }
+
+    /// Takes in which tiers the nodes of a VM's guest lie in, for coordinated mode.
+    pub(super) fn found_nodes(
+        &mut self,
+        vm: VmKey,
+        id: VmId,
+        found: Result<Vec<GuestNode>, String>,
+    ) {
+        let nodes = found.as_ref().cloned().unwrap_or_default();
+        let tiers = self.config.engine.tiers.len();
+        if let Some(agent) = self.vms.agent_mut(vm) {
+            agent.tiers = found.map(|nodes| agent_mode::bytes_by_tier(&nodes, tiers));
+        }
+        self.handle(Event::GuestNodes(GuestNodes { vm: id, nodes }));
     }
 
     fn guest_moves(&mut self, vm: VmId, free_bytes: Option<Vec<u64>>) {
@@ -154,10 +175,7 @@ impl Daemon {
     }
 
     /// Names the pages of a plan to the VM's guest.
-    pub(super) fn name_pages(&mut self, action: Action) {
-        let Action::Move(plan) = action else {
-            return;
-        };
+    pub(super) fn name_pages(&mut self, plan: MovePlan) {
         let id = plan.vm;
         self.named.push(self.session.now(), plan);
         let Some(vm) = self.vms.of_id(id) else {

@@ -155,6 +155,7 @@ impl Daemon {
         let id = remapped.as_ref().map(|managed| managed.id);
         let id = id.unwrap_or_else(|| self.executors.next_id());
         let (config, unit) = (ready.config.clone(), ready.unit.clone());
+        let guest_nodes = ready.guest_nodes.clone();
         let spec = spec(id, &entry.name, ram, unit.size, &config);
         let tracking = match self.executors.start(id, ready) {
             Ok(tracking) => tracking,
@@ -176,6 +177,9 @@ impl Daemon {
         let vm = self.vms.put(entry);
         self.arrived(vm, spec, is_anew);
         self.watch_agent(vm, &config, Some(memory_bytes));
+        if let Some(nodes) = guest_nodes {
+            self.found_nodes(vm, id, nodes);
+        }
         if !is_anew {
             self.carry_pause(vm);
             if config.sizes.fast_bytes > 0 {

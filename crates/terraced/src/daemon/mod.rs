@@ -180,10 +180,13 @@ impl Daemon {
     }
 
     fn act(&mut self, action: Action) {
+        if let Action::Move(plan) = &action
+            && self.session.engine().is_for_guest(plan.vm, plan.id)
+        {
+            self.name_pages(plan.clone());
+            return;
+        }
         match action.vm() {
-            Some(vm) if self.named.has(vm) && matches!(action, Action::Move(_)) => {
-                self.name_pages(action);
-            }
             Some(vm) => self.executors.act(vm, action),
             None => self.provisioning.act(action, &self.inbox),
         }

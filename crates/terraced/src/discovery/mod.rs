@@ -14,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use terrace_config::{Config, TrackerChoice, VmConfig, WriteSource};
+use terrace_config::{Config, TrackerChoice, VmConfig, VmMode, WriteSource};
 use terrace_host::doctor::{self, VmFacts};
 use terrace_host::memory_map::{GuestMemory, MemoryMapError};
 use terrace_host::qemu::who::{self, Refusal, Rules};
@@ -25,8 +25,8 @@ use terrace_host::unit::Unit;
 use terrace_host::vm::{self, Vm, VmIdentity};
 use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
-use terrace_proto::Readings;
 use terrace_proto::printable::{MAX_NAME, MAX_TEXT_CHARS, excerpt, is_vm_name};
+use terrace_proto::{GuestNode, Readings};
 use terrace_sys::{Damon, ProcessId};
 
 pub use claims::Claims;
@@ -417,11 +417,19 @@ impl Discoverer {
             uncharged,
             damon: watched.as_ref().is_ok_and(|w| w.damon.is_some()),
         };
-        let findings = doctor::vm(&self.root, &self.topology, &facts);
+        let mut findings = doctor::vm(&self.root, &self.topology, &facts);
+        let guest_nodes = self.guest_nodes(&mut vm, &config, &watched);
+        if matches!(guest_nodes, Some(Ok(_))) {
+            findings
+                .iter_mut()
+                .filter(|f| f.name == "memory-policy")
+                .for_each(|f| *f = doctor::bound_on_purpose());
+        }
         let (name, process) = (identity.name.clone(), Some(identity.process()));
         let socket = identity.socket.clone();
         let state = match watched {
             Ok(watched) => State::Ready(Box::new(Ready {
+                guest_nodes,
                 unit: Unit::choose(&self.root, identity.pid, &watched.memory, config.unit),
                 identity,
                 config,
@@ -440,6 +448,18 @@ impl Discoverer {
             state,
             findings,
         }
+    }
+
+    /// The tiers of the nodes of a guest that is to move its own pages; `None` for others.
+    fn guest_nodes(
+        &self,
+        vm: &mut Vm,
+        config: &VmConfig,
+        watched: &Result<Watched, String>,
+    ) -> Option<Result<Vec<GuestNode>, String>> {
+        let watched = watched.as_ref().ok()?;
+        let is_coordinated = config.management.mode == VmMode::Coordinated;
+        is_coordinated.then(|| vm.guest_nodes(&watched.memory, &self.topology))
     }
 
     fn watch_tables(

@@ -11,6 +11,7 @@ use terrace_host::qemu::who::Refusal;
 use terrace_host::tracker::Tracker;
 use terrace_host::unit::Unit;
 use terrace_host::vm::{Vm, VmIdentity};
+use terrace_proto::GuestNode;
 use terrace_sys::ProcessId;
 
 /// A report about a VM that was found.
@@ -65,6 +66,8 @@ pub struct Ready {
     pub tracker: Tracker,
     /// The reason why the tracker is DAMON; `None` if it is not.
     pub damon: Option<String>,
+    /// The tiers of its guest's nodes, or why they are none; none if the mode is not coordinated.
+    pub guest_nodes: Option<Result<Vec<GuestNode>, String>>,
     /// The unit of ranking and moving.
     pub unit: Unit,
     /// The most RAM that one VM is believed to have, bytes.

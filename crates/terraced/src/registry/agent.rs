@@ -24,6 +24,8 @@ pub struct Agent {
     pub in_force: InForce,
     /// Whether the guest moves what the host names (coordinated mode); or why not.
     pub moves: Result<(), String>,
+    /// Bytes of the guest's nodes in each tier, as QEMU has them; or why they are not tiers.
+    pub tiers: Result<Vec<u64>, String>,
     /// Whether an operator paused the agent.
     pub paused: bool,
     /// The VM's RAM, bytes; `None` if QEMU did not report it.
@@ -60,6 +62,7 @@ impl Agent {
                 VmMode::Host | VmMode::Coordinated => InForce::Host,
             },
             moves: Err("its agent was not heard yet".to_owned()),
+            tiers: Err("its memory was not looked at yet".to_owned()),
             paused,
             ram_bytes,
         }

@@ -73,6 +73,11 @@ pub fn start_scattered(lab: &mut Lab) -> Result<()> {
 
 fn start_with(lab: &mut Lab, clustered: bool) -> Result<()> {
     lab.end_vm(VM)?;
+    start_again(lab, clustered)
+}
+
+/// Starts the guest; no other one runs.
+pub fn start_again(lab: &mut Lab, clustered: bool) -> Result<()> {
     lab.push_agent_files(AgentSetup {
         process: "lab-guest",
         fast: "24MiB",

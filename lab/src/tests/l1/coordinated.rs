@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use terrace_lab_programs::vm::events_path;
+
 use super::agent_nested::{GUEST, on_fast, start_scattered};
 use crate::control::daemon::{HotOnFast, Setup};
 use crate::control::lab::Lab;
@@ -23,7 +25,8 @@ pub const TESTS: &[Test] = &[Test {
 
 const COORDINATED: Setup = Setup {
     defaults: "",
-    sections: "[vm.tiered]\nmode = \"coordinated\"\nscan = true",
+    sections: "[vm.tiered]\nmode = \"coordinated\"\nscan = true\n\
+               [log]\nfile = \"/run/terrace/coordinated.trlog\"\nlimit = \"64MiB\"\nrecord = \"full\"",
     ..Setup::VTMM
 };
 
@@ -52,10 +55,27 @@ fn the_guest_moves_what_the_host_names(lab: &mut Lab) -> Result<()> {
     expect_in_force(lab, "the host by itself: ")?;
     lab.guest_of(GUEST, "agent start")?;
     expect_in_force(lab, "both: the host counts")?;
-    lab.expect_intact(GUEST)
+    expect_never_stopped(lab)?;
+    lab.expect_intact(GUEST)?;
+    // What was decided follows from what was heard, to the byte.
+    lab.end_daemon()?;
+    let replayed = lab.check("terrace sim replay /run/terrace/coordinated.trlog")?;
+    println!("{replayed}");
+    ensure!(replayed.contains("All actions are equal"), "{replayed}");
+    Ok(())
 }
 
-fn expect_in_force(lab: &mut Lab, wanted: &str) -> Result<()> {
+/// Expects the machine to have run all the time, by its monitor's events.
+pub fn expect_never_stopped(lab: &mut Lab) -> Result<()> {
+    let said = lab.check(&format!("cat {}", events_path(GUEST)))?;
+    ensure!(
+        said.contains("\"return\"") && !said.contains("\"STOP\""),
+        "the machine was stopped, or its monitor said nothing: {said}"
+    );
+    Ok(())
+}
+
+pub fn expect_in_force(lab: &mut Lab, wanted: &str) -> Result<()> {
     let agent = lab.wait_until(wanted, PATIENCE, |lab| {
         let vm = lab.vm(GUEST)?.map(|mut vm| vm["agent"].take());
         let is_it = |agent: &Value| {

@@ -70,7 +70,7 @@ fn a_vm_that_sets_all_its_accessed_bits_costs_the_other_nothing(lab: &mut Lab) -
         "without shares by weight the other VM is placed too, so this shows nothing: {before}"
     );
 
-    lab.check("kill $(cat /run/terrace/pid); while pidof terraced; do sleep 0.1; done")?;
+    lab.end_daemon()?;
     lab.start_daemon(FAIR)?;
     lab.wait_until_managed(GREEDY)?;
     let hot_mib = HOT_PAGES / 256;

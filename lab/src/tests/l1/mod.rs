@@ -20,6 +20,7 @@ mod placement;
 mod several_vms;
 mod simulator;
 mod soak;
+mod three_modes;
 mod writes;
 
 use super::test::Test;
@@ -51,4 +52,5 @@ pub const LONG_TESTS: &[&[Test]] = &[
     fairness::TESTS,
     damos::LONG_TESTS,
     gather_redis::TESTS,
+    three_modes::LONG_TESTS,
 ];

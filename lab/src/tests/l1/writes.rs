@@ -47,7 +47,7 @@ fn soft_dirty_bits_separate_written_from_read_within_budget(lab: &mut Lab) -> Re
         shown.contains("reads only (soft-dirty would take ~") && shown.contains("budget 1 ms"),
         "{shown}"
     );
-    lab.check("kill $(cat /run/terrace/pid); while pidof terraced; do sleep 0.1; done")?;
+    lab.end_daemon()?;
     lab.start_daemon(Setup {
         defaults: "ceiling = { fast = \"24MiB\" }\nwrites = \"soft-dirty\"\n\
                    write_pause_budget_ms = 10000",

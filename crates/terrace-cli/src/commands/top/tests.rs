@@ -34,6 +34,7 @@ fn vm(name: &str, mode: Mode) -> Vm {
         moves: mode == Mode::Managed,
         hot_pages: Some(4000),
         hot_on_fast_pages: Some(3000),
+        worth: None,
         promoted_pages: 512,
         demoted_pages: 256,
         agent: None,

@@ -188,6 +188,7 @@ impl Driver {
             | Event::AgentMemory(_)
             | Event::GuestWalks(_)
             | Event::GuestMoves(_)
+            | Event::GuestNodes(_)
             | Event::Collapsed(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}

@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::agent::{AgentState, AgentView, Lie, Orders, Verdict};
 use terrace_host::qemu::who::HypervisorConfig;
-use terrace_proto::agent::Mode;
-use terrace_proto::{Gfn, PageSize, RamRange, TierLimit, VmId, VmSpec};
+use terrace_proto::agent::{Heartbeat, Mode, NodeMemory, Report};
+use terrace_proto::{Gfn, GuestNode, PageSize, RamRange, Tick, TierId, TierLimit, VmId, VmSpec};
 use terrace_sys::{ProcessId, start_time};
 
 use super::super::*;
@@ -296,6 +296,48 @@ fn without_nodes_the_host_goes_on_alone_and_says_so() {
     );
     let findings = &copy.doctor().vms["db1"];
     assert!(findings.iter().any(|f| f.name == "coordinated"));
+}
+
+#[test]
+fn nodes_that_are_no_tiers_leave_the_host_in_force_with_the_reason() {
+    let (_folder, mut daemon) = daemon("mode = \"coordinated\"\nscan = true");
+    find(&mut daemon, 1 << 30);
+    let id = manage(&mut daemon);
+    let vm = db1(&daemon);
+    let mixed = "its memory 'm1' is bound to the host's nodes [0, 1]";
+    daemon.found_nodes(vm, id, Err(mixed.to_owned()));
+    trusted(&mut daemon);
+    let moves = |daemon: &Daemon| daemon.vms.agent(vm).unwrap().moves.clone();
+    assert_eq!(moves(&daemon), Err(mixed.to_owned()));
+    // Memory was plugged in, and each node lies in one tier now.
+    let node = |start, tier| GuestNode {
+        start: Gfn(start),
+        pages: 128,
+        tier: TierId(tier),
+    };
+    daemon.found_nodes(vm, id, Ok(vec![node(0, 0), node(128, 1)]));
+    trusted(&mut daemon);
+    let why = moves(&daemon).unwrap_err();
+    assert!(why.contains("no node in tier 0"), "{why}");
+    let memory = |node, tier| NodeMemory {
+        node,
+        tier: TierId(tier),
+        total_bytes: 128 * 4096,
+        free_bytes: 4096,
+    };
+    let report = Report {
+        nodes: vec![memory(0, 0), memory(1, 1)],
+        ..Report::default()
+    };
+    let speaks = AgentView {
+        heartbeat: Heartbeat::new(1, Tick(1), report).ok(),
+        ..view(AgentState::Speaking, Verdict::Trusted)
+    };
+    daemon.agent_news(vm, Some(speaks));
+    let why = moves(&daemon).unwrap_err();
+    assert!(why.contains("puts pages back"), "{why}");
+    fallen(&mut daemon, "silent");
+    assert!(moves(&daemon).unwrap_err().contains("not heard"));
 }
 
 #[test]

@@ -94,6 +94,8 @@ fn serve(port: &mut File, guest: &mut Guest, pause_ms: i32) -> Result<()> {
         if !wait_for_input(port, timeout)? {
             continue;
         }
+        // To answer takes time that is no pass's.
+        workload.interrupted();
         let mut chunk = [0; 4096];
         let read = port.read(&mut chunk).context("reading the truth port")?;
         line.extend_from_slice(&chunk[..read]);

@@ -1,7 +1,7 @@
 //! From guest frame numbers to addresses in QEMU, independently of the product under test.
 //!
-//! The guest's RAM is one mapping, or a large one and behind it a small one, together smaller than 3 GiB, so the offset
-//! in it is the guest physical address; `/proc/PID/maps` shows where QEMU has it. That of a guest with private RAM has
+//! The guest's RAM is one mapping, or two of which the second has a name of its own, together smaller than 3 GiB, so the
+//! offset in it is the guest physical address; `/proc/PID/maps` shows where QEMU has it. That of a guest with private RAM has
 //! no name and is by far the largest one without.
 
 use std::fs;
@@ -29,7 +29,10 @@ impl GuestMemory {
         let path = format!("/proc/{pid}/maps");
         let maps = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         let private = || maps.lines().filter_map(private_mapping);
-        let mut found: Vec<(usize, usize)> = maps.lines().filter_map(ram_mapping).collect();
+        let mut found: Vec<(bool, (usize, usize))> = maps.lines().filter_map(ram_mapping).collect();
+        // The first node's before the second one's.
+        found.sort_by_key(|(is_second, _)| *is_second);
+        let mut found: Vec<(usize, usize)> = found.into_iter().map(|(_, run)| run).collect();
         if found.is_empty() {
             found.extend(private().max_by_key(|(from, to)| to - from));
         }
@@ -37,8 +40,7 @@ impl GuestMemory {
             bail!("{path} maps no RAM; is {guest} a guest of the lab?");
         }
         let pages = |(from, to): (usize, usize)| (from, ((to - from) / PAGE_SIZE) as u64);
-        let mut parts: Vec<(usize, u64)> = found.into_iter().map(pages).collect();
-        parts.sort_by_key(|(_, pages)| std::cmp::Reverse(*pages));
+        let parts: Vec<(usize, u64)> = found.into_iter().map(pages).collect();
         Ok(Self { pid, parts })
     }
 
@@ -82,13 +84,13 @@ fn pid_of(name: &str) -> Result<i32> {
     Ok(text.trim().parse()?)
 }
 
-/// Start and end of the mapping, if this line is that of a guest's RAM.
-fn ram_mapping(line: &str) -> Option<(usize, usize)> {
+/// Start and end of the mapping, if this line is that of a guest's RAM, and whether it is the second node's.
+fn ram_mapping(line: &str) -> Option<(bool, (usize, usize))> {
     let path = line.split_whitespace().nth(5)?;
     if !path.starts_with("/dev/shm/") || !path.ends_with(".ram") {
         return None;
     }
-    bounds(line)
+    Some((path.ends_with(".gather.ram"), bounds(line)?))
 }
 
 /// Start and end of the mapping, if this line is that of memory that no file stands for.
@@ -111,7 +113,10 @@ mod tests {
     #[test]
     fn the_mapping_of_guest_ram_is_found_by_its_file() {
         let ram = "7f00200000-7f18200000 rw-s 00000000 00:1a 2   /dev/shm/vm1.ram";
-        assert_eq!(ram_mapping(ram), Some((0x7f_0020_0000, 0x7f_1820_0000)));
+        let run = (0x7f_0020_0000, 0x7f_1820_0000);
+        assert_eq!(ram_mapping(ram), Some((false, run)));
+        let second = ram.replace("vm1.ram", "vm1.ram.gather.ram");
+        assert_eq!(ram_mapping(&second), Some((true, run)));
         assert_eq!(ram_mapping("00400000-00401000 r-xp 0 0:1 1 /bin/sh"), None);
         assert_eq!(
             ram_mapping("7f00200000-7f18200000 rw-p 00000000 00:00 0"),

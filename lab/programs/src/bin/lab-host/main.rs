@@ -3,6 +3,7 @@
 mod balanced;
 mod bridge;
 mod command;
+mod events;
 mod guest_memory;
 mod placement;
 mod poll;

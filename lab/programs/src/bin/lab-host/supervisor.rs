@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use terrace_lab_programs::vm::{self, RamPolicy, VmSpec};
 use terrace_lab_programs::{numa, port};
 
+use crate::events::Events;
 use crate::{balanced, bridge};
 
 /// The initial file system of every guest.
@@ -26,7 +27,9 @@ pub fn run(spec: &VmSpec) -> Result<()> {
         append_agent(spec)?;
     }
     let (ours, theirs) = UnixStream::pair().context("socketpair")?;
-    let mut qemu = start(spec, theirs.into())?;
+    let events = Events::new()?;
+    let mut qemu = start(spec, theirs.into(), &events)?;
+    events.write_down(&spec.name)?;
     let pid = vm::pid_path(&spec.name);
     // On a line of its own, as all guests' files are read at once.
     fs::write(&pid, format!("{}\n", qemu.id())).with_context(|| format!("cannot write {pid}"))?;
@@ -47,18 +50,19 @@ fn processor(spec: &VmSpec) -> usize {
     usize::from(spec.truth_port != vm::truth_port(1))
 }
 
-fn start(spec: &VmSpec, truth: OwnedFd) -> Result<Child> {
+fn start(spec: &VmSpec, truth: OwnedFd, events: &Events) -> Result<Child> {
     let descriptor = truth.as_raw_fd();
     // The child must inherit it; QEMU takes the number.
     clear_close_on_exec(descriptor)?;
+    clear_close_on_exec(events.descriptor())?;
     Command::new("qemu-system-x86_64")
-        .args(options(spec, descriptor))
+        .args(options(spec, descriptor, events.descriptor()))
         .stdin(Stdio::null())
         .spawn()
         .context("cannot start qemu-system-x86_64 in L1")
 }
 
-fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
+fn options(spec: &VmSpec, truth: i32, events: i32) -> Vec<String> {
     let name = &spec.name;
     let pairs = [
         ("-name", name.clone()),
@@ -76,6 +80,8 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
             "-qmp",
             format!("unix:{},server=on,wait=off", vm::qmp_path(name)),
         ),
+        ("-chardev", format!("socket,id=events,fd={events}")),
+        ("-mon", "chardev=events,mode=control".to_owned()),
         ("-device", "virtio-serial-pci".to_owned()),
         ("-chardev", format!("socket,id=truth,fd={truth}")),
         (

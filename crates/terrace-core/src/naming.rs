@@ -4,12 +4,13 @@
 //! ends once all of its frames were counted, by the guest's silence, or because the guest is no longer trusted. No more than 1,024 frames
 //! are named in a second (HMvisor §3.2.1).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use terrace_core::engine::report_of_count;
 use terrace_proto::agent::Frames;
 use terrace_proto::{Gfn, MovePlan, MoveReport, Tick, TierId, VmId};
+
+use crate::engine::report_of_count;
 
 /// Most frames of a message, and of a second.
 const AT_ONCE: usize = 1024;
@@ -27,10 +28,9 @@ pub struct Counted {
     pub refused: u64,
 }
 
-/// Guests that move pages, and their plans.
+/// The plans of guests that move their pages.
 #[derive(Debug, Default)]
 pub struct NamedPlans {
-    guests: BTreeSet<VmId>,
     plans: BTreeMap<VmId, VecDeque<Waiting>>,
     /// Number of the last message.
     generation: u64,
@@ -44,6 +44,7 @@ struct Waiting {
     /// Moves that were named and answered, the first ones.
     answered: usize,
     moved: u64,
+    left: u64,
     /// The message under way.
     sent: Option<Sent>,
     /// Time before which no other message is sent.
@@ -59,19 +60,8 @@ struct Sent {
 }
 
 impl NamedPlans {
-    /// Whether a VM's guest moves its pages.
-    pub fn has(&self, vm: VmId) -> bool {
-        self.guests.contains(&vm)
-    }
-
-    /// A VM's guest moves its pages from now on.
-    pub fn begin(&mut self, vm: VmId) {
-        self.guests.insert(vm);
-    }
-
     /// A VM's guest does so no longer: what it did of its plans so far.
     pub fn end(&mut self, vm: VmId, now: Tick) -> Vec<MoveReport> {
-        self.guests.remove(&vm);
         let plans = self.plans.remove(&vm).unwrap_or_default();
         plans.into_iter().map(|plan| plan.report(now)).collect()
     }
@@ -84,6 +74,7 @@ impl NamedPlans {
             began: now,
             answered: 0,
             moved: 0,
+            left: 0,
             sent: None,
             not_before: Tick(0),
         });
@@ -125,7 +116,9 @@ impl NamedPlans {
         waiting.sent = None;
         waiting.answered += sent.frames;
         // A guest that claims more than was named moved no more than that.
-        waiting.moved += taken.min(all);
+        let taken = taken.min(all);
+        waiting.moved += taken;
+        waiting.left += refused.min(all - taken);
         waiting.not_before = sent.at.after(PAUSE);
         if waiting.answered < waiting.plan.moves.len() && !late {
             return None;
@@ -143,7 +136,7 @@ impl Waiting {
     fn report(&self, now: Tick) -> MoveReport {
         let elapsed = now.since(self.began).as_nanos();
         let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        report_of_count(&self.plan, self.moved, elapsed)
+        report_of_count(&self.plan, self.moved, self.left, elapsed)
     }
 }
 
@@ -224,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_reboots_counts_from_nothing_and_ends_its_plan() {
+        let mut named = NamedPlans::default();
+        named.push(Tick(0), plan(1, 10));
+        named.push(Tick(0), plan(2, 10));
+        named.next(VM, Tick(0), counted(900, 40)).unwrap();
+        // Its agent's counters begin anew; those of before mean nothing.
+        assert_eq!(named.heard(VM, Tick(SECOND), counted(0, 0)), None);
+        assert_eq!(named.heard(VM, Tick(2 * SECOND), counted(10, 0)), None);
+        let report = named.heard(VM, Tick(10 * SECOND), counted(10, 0)).unwrap();
+        assert_eq!((report.id, moved(&report)), (PlanId(1), 0));
+        named.next(VM, Tick(10 * SECOND), counted(10, 0)).unwrap();
+        let report = named.heard(VM, Tick(11 * SECOND), counted(17, 3)).unwrap();
+        assert_eq!((report.id, moved(&report)), (PlanId(2), 7));
+    }
+
+    #[test]
     fn a_guest_that_claims_more_than_was_named_moved_no_more() {
         let mut named = NamedPlans::default();
         named.push(Tick(0), plan(1, 10));
@@ -237,12 +246,11 @@ mod tests {
     #[test]
     fn a_guest_that_is_not_trusted_any_more_leaves_its_plans() {
         let mut named = NamedPlans::default();
-        named.begin(VM);
         named.push(Tick(0), plan(1, 10));
         named.push(Tick(0), plan(2, 10));
         named.next(VM, Tick(0), counted(0, 0)).unwrap();
         let reports = named.end(VM, Tick(5));
         assert_eq!(reports.iter().map(moved).collect::<Vec<_>>(), [0, 0]);
-        assert!(!named.has(VM) && named.next(VM, Tick(6), counted(0, 0)).is_none());
+        assert!(named.next(VM, Tick(6), counted(0, 0)).is_none());
     }
 }
