@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::ranges::{EpochSummary, Exchanged, Stopped, Swap};
+use terrace_proto::ranges::{EpochSummary, Exchanged, FRAMES, Stopped, Swap};
 
-use crate::frames::NotMoved;
+use crate::frames::{IndexSize, NotMoved};
 use crate::journal::Journal;
 use crate::programs::Programs;
 use crate::sampler::Drained;
@@ -32,6 +32,8 @@ pub struct Totals {
     pub frames_taken: u64,
     /// Frames that the host named and the agent left in place.
     pub frames_refused: NotMoved,
+    /// Frames that were named last, and the time that looking them up and moving them took, ns.
+    pub frames_last: (u64, u64),
 }
 
 /// The outcome of the epochs so far.
@@ -43,16 +45,22 @@ pub struct Account {
     pub journal: Journal,
     /// The reason why pages cannot be exchanged in place, if they cannot.
     pub no_swaps: Option<String>,
+    /// The reason why pages cannot be moved by their frame numbers, if they cannot.
+    pub no_migrate: Option<String>,
+    /// The reason why the last exchange ended early, if it did.
+    pub stopped: Option<Stopped>,
     /// The kernel's words by process, if it refused in this epoch to move pages.
     refused: BTreeMap<u32, String>,
 }
 
 impl Account {
-    /// An account of no epoch yet. `no_swaps` says why pages cannot be exchanged in place, if they cannot.
+    /// An account of no epoch yet. The arguments say why pages cannot be exchanged in place or moved by their frame
+    /// numbers, if they cannot.
     #[must_use]
-    pub fn new(no_swaps: Option<String>) -> Self {
+    pub fn new(no_swaps: Option<String>, no_migrate: Option<String>) -> Self {
         Self {
             no_swaps,
+            no_migrate,
             ..Self::default()
         }
     }
@@ -71,16 +79,19 @@ impl Account {
         }
     }
 
-    /// Takes in what came of frames that the host named: how many moved, and why others did not. Pages of managed processes may lie
-    /// beyond the frames that are covered.
-    pub fn named(&mut self, epoch: u32, taken: u64, left: NotMoved, uncovered: u64) {
+    /// Takes in what came of frames that the host named: how many moved, and why others did not. The index may lack pages of
+    /// managed processes.
+    pub fn named(&mut self, epoch: u32, taken: u64, left: NotMoved, index: IndexSize) {
         self.totals.frames_taken += taken;
         self.totals.frames_refused.add(left);
-        if uncovered > 0 {
-            let text = format!(
-                "{uncovered} pages lie beyond the memory that is looked up: if the host names them they stay"
+        self.totals.frames_last.0 = taken + left.all();
+        if index.left_out > 0 {
+            self.journal.tell_once(
+                epoch,
+                "some pages of managed processes are not in the index of frames: if the host names them they may stay \
+                 (`terrace-agent status` has how many, and the limit)"
+                    .into(),
             );
-            self.journal.tell_once(epoch, text);
         }
         if left.all() > taken {
             self.journal.tell_once(
@@ -101,6 +112,7 @@ impl Account {
     pub fn epoch_over(&mut self, summary: &EpochSummary, programs: &Programs) {
         let refused = std::mem::take(&mut self.refused);
         let exchanged = summary.exchanged.as_ref();
+        self.stopped = exchanged.and_then(|exchanged| exchanged.stopped);
         let moved = exchanged.map_or(0, |exchanged| exchanged.promoted + exchanged.demoted);
         self.totals.quiet_epochs = if moved > 0 {
             0
@@ -110,6 +122,10 @@ impl Account {
         let Some(exchanged) = exchanged else {
             return;
         };
+        if let Some(why) = refused.get(&FRAMES) {
+            let text = format!("the guest module did not move frames: {why}");
+            self.journal.tell_once(summary.epoch, text);
+        }
         for pid in &exchanged.refused {
             if let (Some(managed), Some(why)) = (programs.get(*pid), refused.get(pid)) {
                 let text = format!(

@@ -11,14 +11,16 @@ use anyhow::Result;
 use terrace_core::ranges::{Config as RangesConfig, Params};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::agent::{Budgets, Report};
-use terrace_proto::ranges::{RangeSample, RangesAction, RangesBudget, RangesEvent};
+use terrace_proto::ranges::{
+    FRAMES, Migration, RangeSample, RangesAction, RangesBudget, RangesEvent,
+};
 use terrace_sys::{HostRoot, Pages};
 
 use crate::account::Account;
 use crate::channel::{FrameRequests, HostLink, Instructions, guest_memory_end};
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::frames::{self, Frames};
+use crate::frames::{self, Frames, NotMoved};
 use crate::gather::{self, Background};
 use crate::host::Host;
 use crate::kernel;
@@ -62,12 +64,12 @@ impl Agent {
         let vcpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let vcpus = u32::try_from(vcpus).unwrap_or(1);
         let params = config.params(samplers.params(vcpus));
-        let no_swaps = pages.swaps().err();
+        let account = Account::new(pages.swaps().err(), pages.migrates().err());
         let frames = Frames::new(root.clone(), guest_memory_end(&root));
         let ranges = RangesConfig {
             epoch_ms: u32::try_from(config.sampling.epoch.as_millis()).unwrap_or(u32::MAX),
             moves: config.moves,
-            swaps: no_swaps.is_none(),
+            swaps: account.no_swaps.is_none(),
             headroom_pages: config.headroom_bytes / PAGE_SIZE,
             capacity_pages: config.capacity_bytes.map(|bytes| bytes / PAGE_SIZE),
             ..RangesConfig::new(params, room.tiers(), budget(config.budgets))
@@ -75,7 +77,7 @@ impl Agent {
         Self {
             programs: Programs::new(root.clone(), config.following.clone()),
             controller: Controller::new(ranges),
-            account: Account::new(no_swaps),
+            account,
             host: Host::new(config.budgets),
             config,
             root,
@@ -169,6 +171,9 @@ impl Agent {
                 let surveyed = self.programs.survey(&survey, self.pages.as_ref());
                 Some(RangesEvent::Surveyed(surveyed))
             }
+            RangesAction::Migrate(migration) if migration.process == FRAMES => {
+                Some(self.migrate_frames(&migration))
+            }
             RangesAction::Migrate(migration) => {
                 let (migrated, refused) = kernel::migrate(self.pages.as_ref(), &migration);
                 if let Some(text) = refused {
@@ -186,6 +191,15 @@ impl Agent {
                 None
             }
         }
+    }
+
+    fn migrate_frames(&mut self, migration: &Migration) -> RangesEvent {
+        let moved = kernel::migrate_frames(self.pages.as_ref(), migration);
+        self.frames.answered(migration, &moved.statuses);
+        if let Some(text) = moved.refused {
+            self.account.record_refusal(FRAMES, text);
+        }
+        RangesEvent::Migrated(moved.outcome)
     }
 
     fn params(&self) -> Params {
@@ -243,17 +257,42 @@ impl Agent {
         if !self.host.names() {
             self.frames.forget();
             self.account.totals.frames_refused.left += frames.len();
-        } else if !frames.is_empty() {
+            return;
+        }
+        if !frames.is_empty() {
             self.move_named(&frames);
+        } else if self.frames.is_under_way() {
+            self.refresh_frames();
         }
     }
 
-    /// Moves what the host named, as far as managed processes have it.
+    /// Moves what the host named: by its frame number if the guest can, else as far as managed processes have it.
     fn move_named(&mut self, frames: &FrameRequests) {
-        let targets = self.programs.targets();
-        let percent = self.host.instructions().budgets.cpu_percent();
-        self.frames
-            .refresh(self.controller.now(), &targets, percent);
+        let begin = self.controller.now();
+        let (mut taken, mut left) = (0, NotMoved::default());
+        let mut rest = frames.clone();
+        if self.account.no_migrate.is_none() {
+            let named = self.frames.by_number(frames);
+            self.tell(RangesEvent::Named(named));
+            let (tiers, stopped) = (self.room.tiers(), self.account.stopped);
+            let outcome = self.frames.take_outcome(&tiers, stopped);
+            (taken, left, rest) = (outcome.taken, outcome.not_moved, outcome.rest);
+        }
+        if !rest.is_empty() {
+            let (more, staying) = self.move_by_pages(&rest);
+            taken += more;
+            left.add(staying);
+        }
+        let epoch = self.controller.epoch();
+        self.account.named(epoch, taken, left, self.frames.size());
+        let took = self.controller.now().since(begin).as_nanos();
+        self.account.totals.frames_last.1 = u64::try_from(took).unwrap_or(u64::MAX);
+    }
+
+    /// Moves frames by the addresses of their pages, as far as managed processes have them. Returns how many arrived, and why
+    /// the others did not.
+    fn move_by_pages(&mut self, frames: &FrameRequests) -> (u64, NotMoved) {
+        self.refresh_frames();
         let located = self.frames.locate(frames, self.pages.as_ref());
         let (named, mut left) = (located.named, located.not_moved);
         let pieces = frames::count(&named);
@@ -262,12 +301,14 @@ impl Agent {
         }
         let arrived = frames::arrived(&named, &self.room.tiers(), self.pages.as_ref());
         left.left += pieces.saturating_sub(arrived);
-        self.account.named(
-            self.controller.epoch(),
-            arrived,
-            left,
-            self.frames.index().pages().1,
-        );
+        (arrived, left)
+    }
+
+    fn refresh_frames(&mut self) {
+        let percent = self.host.instructions().budgets.cpu_percent();
+        let targets = self.programs.targets();
+        self.frames
+            .refresh(self.controller.now(), &targets, percent);
     }
 
     /// The agent as it is now.
@@ -292,6 +333,7 @@ impl Agent {
             account: &self.account,
             host: &self.host,
             gathering: self.gathering.as_ref(),
+            frames: self.frames.size(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The kernel's side of the controller's requests: where pages are, and moving them.
 //!
-//! Responsible for: page tables, `move_pages(2)` and the module's exchange, and reporting the kernel's answer for each page. It leaves to
+//! Responsible for: page tables, `move_pages(2)`, the module's exchange and its moves by frame number, and reporting the kernel's answer for each page. It leaves to
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
@@ -90,6 +90,46 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
         refusal,
     };
     (migrated, text)
+}
+
+/// Result of a move of frames.
+#[derive(Debug)]
+pub struct FramesMoved {
+    /// Places of the frames' pages now.
+    pub outcome: MigrationOutcome,
+    /// The module's word on each frame.
+    pub statuses: Vec<i32>,
+    /// The module's words, if it refused.
+    pub refused: Option<String>,
+}
+
+/// Moves frames, whoever has them.
+pub fn migrate_frames(pages: &dyn Pages, migration: &Migration) -> FramesMoved {
+    let frames: Vec<u64> = piece::pages(&migration.pieces).collect();
+    let mut statuses = vec![0; frames.len()];
+    let done = pages.migrate(migration.node, &frames, &mut statuses);
+    let node = i32::try_from(migration.node).unwrap_or(i32::MAX);
+    let places: Vec<i32> = statuses
+        .iter()
+        .map(|status| match status.saturating_neg() {
+            0 | libc::EEXIST => node,
+            _ => *status,
+        })
+        .collect();
+    let refusal = match &done {
+        Err(_) => Some(KernelRefusal::Process),
+        Ok(()) if statuses.contains(&-libc::ENOMEM) => Some(KernelRefusal::NoMemory),
+        Ok(()) => None,
+    };
+    FramesMoved {
+        outcome: MigrationOutcome {
+            id: migration.id,
+            states: states(&places),
+            refusal,
+        },
+        statuses,
+        refused: done.err().map(|error| error.to_string()),
+    }
 }
 
 /// Result of an exchange in place.

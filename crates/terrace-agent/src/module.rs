@@ -1,4 +1,5 @@
-//! The guest's kernel module as the agent uses it: its SCAN samples, its EXCHANGE moves pages where no node has room.
+//! The guest's kernel module as the agent uses it: its SCAN samples, its EXCHANGE moves pages where no node has room, its
+//! MIGRATE moves the frames that a host names.
 //!
 //! It is always optional: what it does not do is done by `move_pages(2)` and DAMON, or is left.
 
@@ -12,6 +13,7 @@ use terrace_sys::{HostRoot, KernelPages, MoveOutcome, MoveTo, Pages, SysError};
 enum CallName {
     Scan = 0,
     Exchange = 2,
+    Migrate = 3,
 }
 
 /// The parts of the module that the agent uses, each by a descriptor of its own: a call waits for another one of the same
@@ -22,6 +24,8 @@ pub struct ModuleParts {
     pub scan: Result<Arc<GuestModule>, String>,
     /// For exchanges in place; or why not.
     pub exchange: Result<Arc<GuestModule>, String>,
+    /// For frames that a host names; or why not.
+    pub migrate: Result<Arc<GuestModule>, String>,
 }
 
 impl ModuleParts {
@@ -34,6 +38,7 @@ impl ModuleParts {
         Self {
             scan: part(root, CallName::Scan),
             exchange: part(root, CallName::Exchange),
+            migrate: part(root, CallName::Migrate),
         }
     }
 
@@ -43,6 +48,7 @@ impl ModuleParts {
         Self {
             scan: Err(reason.to_owned()),
             exchange: Err(reason.to_owned()),
+            migrate: Err(reason.to_owned()),
         }
     }
 }
@@ -62,20 +68,22 @@ fn part(root: &HostRoot, call: CallName) -> Result<Arc<GuestModule>, String> {
     }
 }
 
-/// The kernel's `move_pages(2)`, and the module's exchange if it works.
+/// The kernel's `move_pages(2)`, and of the module's calls to move pages those that work.
 #[derive(Debug)]
 pub struct GuestPages {
     kernel: KernelPages,
     exchange: Result<Arc<GuestModule>, String>,
+    migrate: Result<Arc<GuestModule>, String>,
 }
 
 impl GuestPages {
-    /// With the module's exchange, if there is one.
+    /// With the module's calls, if they are there.
     #[must_use]
     pub fn new(parts: &ModuleParts) -> Self {
         Self {
             kernel: KernelPages,
             exchange: parts.exchange.clone(),
+            migrate: parts.migrate.clone(),
         }
     }
 }
@@ -104,6 +112,17 @@ impl Pages for GuestPages {
         match &self.exchange {
             Ok(module) => module.exchange(up, down, status).map(drop),
             Err(_) => self.kernel.swap(up, down, status),
+        }
+    }
+
+    fn migrates(&self) -> Result<(), String> {
+        self.migrate.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    fn migrate(&self, node: u32, frames: &[u64], status: &mut [i32]) -> Result<(), SysError> {
+        match &self.migrate {
+            Ok(module) => module.migrate(node, frames, status),
+            Err(_) => self.kernel.migrate(node, frames, status),
         }
     }
 }

@@ -103,7 +103,10 @@ pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
         mechanism: Mechanism {
             sampler: Text::lossy(parts.samplers.name().unwrap_or("")),
             policy: Text::lossy("hyperplace"),
-            mover: Text::lossy("move_pages, symmetric exchange"),
+            mover: Text::lossy(match parts.account.no_migrate {
+                None if parts.host.names() => "MIGRATE, move_pages, symmetric exchange",
+                _ => "move_pages, symmetric exchange",
+            }),
         },
         activity: Activity {
             epochs: parts.ranges.epoch().into(),

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_sys::listen_at;
 
-use crate::frames::NotMoved;
+use crate::frames::{IndexSize, NotMoved};
 use crate::gather::GatherStatus;
 
 /// Time limit of a client, and of waiting for an answer.
@@ -48,6 +48,15 @@ pub struct Status {
     pub frames_taken: u64,
     /// Frames that the host named and that stay, by the reason.
     pub frames_refused: NotMoved,
+    /// Frames that were named last.
+    pub frames_last: u64,
+    /// Time that looking up and moving those took, and the index with it, ns.
+    pub frames_last_ns: u64,
+    /// The reason why frames are moved by their pages' addresses, as far as managed processes have them (`move_pages`); empty if by
+    /// their numbers first (the guest module's MIGRATE).
+    pub no_migrate: String,
+    /// The index of the frames of managed processes.
+    pub frames_index: IndexSize,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
     /// Records that made no sense.

@@ -84,14 +84,7 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
             detail => format!(" ({detail})"),
         }
     )?;
-    if status.frames_taken + status.frames_refused.all() > 0 {
-        let stay = status.frames_refused;
-        writeln!(
-            text,
-            "named    {} frames moved for the host; {} of no managed process, {} gone by then, {} left or without room",
-            status.frames_taken, stay.unknown, stay.stale, stay.left
-        )?;
-    }
+    named(text, status)?;
     gathering(text, &status.gather)?;
     for tier in &status.tiers {
         let used = tier.total_bytes.saturating_sub(tier.free_bytes);
@@ -105,6 +98,48 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Frames that the host named, the way in which they are moved, and the index; nothing if it names none.
+fn named(text: &mut String, status: &Status) -> std::fmt::Result {
+    let stay = status.frames_refused;
+    if status.mode != "coordinated" && status.frames_taken + stay.all() == 0 {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "named    {} frames moved for the host; {} of no managed process, {} gone by then, {} left or without room",
+        status.frames_taken, stay.unknown, stay.stale, stay.left
+    )?;
+    match status.no_migrate.as_str() {
+        "" => writeln!(
+            text,
+            "         by MIGRATE of the guest module; what it leaves, by move_pages"
+        )?,
+        why => writeln!(text, "         by move_pages ({why})")?,
+    }
+    let index = status.frames_index;
+    if index.pages + index.left_out == 0 {
+        return Ok(());
+    }
+    write!(
+        text,
+        "index    {} of managed processes in {} ({:.1} bytes and {} ns a page)",
+        pages(index.pages),
+        ByteSize(index.bytes),
+        index.bytes as f64 / index.pages.max(1) as f64,
+        index.pass_ns / index.pages.max(1)
+    )?;
+    match (index.left_out, index.limit_bytes) {
+        (0, _) => writeln!(text),
+        (left, 0) => writeln!(text, "; {} left out", pages(left)),
+        (left, limit) => writeln!(
+            text,
+            "; {} left out: it may take {}, half of this unit's memory limit (MemoryMax)",
+            pages(left),
+            ByteSize(limit)
+        ),
+    }
 }
 
 /// Rounds, pages, and what stays by reason; nothing if no rounds go on.
@@ -265,6 +300,34 @@ mod tests {
         }
         assert!(frame(&Status::default()).contains("no process is managed"));
         assert!(!frame(&Status::default()).contains("gather"));
+    }
+
+    #[test]
+    fn a_frame_says_how_named_frames_move_and_what_the_index_lacks() {
+        let mut status = Status {
+            mode: "coordinated".into(),
+            no_migrate: "no module".into(),
+            frames_taken: 9,
+            ..Status::default()
+        };
+        let index = &mut status.frames_index;
+        (index.pages, index.bytes, index.pass_ns) = (1 << 18, 1 << 20, 30 << 18);
+        (index.left_out, index.limit_bytes) = (256, 1 << 20);
+        let text = frame(&status);
+        for part in [
+            "named    9 frames moved for the host",
+            "by move_pages (no module)",
+            "index    1.0 GiB of managed processes in 1.0 MiB (4.0 bytes and 30 ns a page)",
+            "; 1.0 MiB left out: it may take 1.0 MiB, half of this unit's memory limit",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        status.no_migrate.clear();
+        status.frames_index.left_out = 0;
+        let text = frame(&status);
+        assert!(text.contains("by MIGRATE of the guest module"), "{text}");
+        assert!(!text.contains("left out"), "{text}");
+        assert!(!frame(&Status::default()).contains("named  "));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use terrace_sys::process_cpu_time;
 use terrace_sys::topology::NodeId;
 
 use crate::account::Account;
+use crate::frames::IndexSize;
 use crate::gather::{Background, GatherStatus};
 use crate::host::Host;
 use crate::managed::Managed;
@@ -37,6 +38,8 @@ pub struct AgentParts<'a> {
     pub host: &'a Host,
     /// Rounds of gathering, if they go on beside it.
     pub gathering: Option<&'a Background>,
+    /// The index of frames that the host may name.
+    pub frames: IndexSize,
 }
 
 impl AgentParts<'_> {
@@ -59,6 +62,10 @@ impl AgentParts<'_> {
             no_swaps: self.account.no_swaps.clone().unwrap_or_default(),
             frames_taken: totals.frames_taken,
             frames_refused: totals.frames_refused,
+            frames_last: totals.frames_last.0,
+            frames_last_ns: totals.frames_last.1,
+            no_migrate: self.account.no_migrate.clone().unwrap_or_default(),
+            frames_index: self.frames,
             lost_samples: totals.lost_samples,
             malformed_samples: totals.malformed_samples,
             cpu_ns: cost.cpu_ns,

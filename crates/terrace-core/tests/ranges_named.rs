@@ -7,7 +7,7 @@ use terrace_core::session::replay::replay;
 use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record};
 use terrace_proto::ranges::{
-    EpochSummary, Exchanged, Named, PieceRun, RangesBudget, RangesEvent, Side, Stopped,
+    EpochSummary, Exchanged, FRAMES, Named, PieceRun, RangesBudget, RangesEvent, Side, Stopped,
 };
 use terrace_testkit::guest::{Guest, config, mapped, start};
 use terrace_testkit::log::written;
@@ -16,14 +16,16 @@ fn range(start: u64, end: u64) -> Range {
     Range { start, end }
 }
 
-/// A process with 64 pages on the fast node and 192 on the slow one.
+/// A process with 64 pages on the fast node and 192 on the slow one, and as many frames of nobody knows whom.
 fn guest(config: Config, free: [u64; 2]) -> (Guest, Session<(), Ranges>) {
     let mut guest = Guest {
         free,
         ..Guest::default()
     };
-    guest.put(7, range(0, 64), 0);
-    guest.put(7, range(64, 256), 1);
+    for owner in [7, FRAMES] {
+        guest.put(owner, range(0, 64), 0);
+        guest.put(owner, range(64, 256), 1);
+    }
     let mut session = Session::new(Ranges::new(config), ());
     guest.tell(&mut session, mapped(7, range(0, 256)));
     (guest, session)
@@ -153,6 +155,68 @@ fn no_more_is_copied_than_the_budget_allows() {
 }
 
 #[test]
+fn frames_move_by_the_same_limits_whoever_has_them() {
+    let (mut guest, mut session) = guest(config(10), [30, 100]);
+    let up = |pages| vec![side(FRAMES, pages, 1)];
+    let over = name(&mut guest, &mut session, up(range(100, 200)), vec![]);
+    assert_eq!(exchanged(&over).promoted, 20, "beside the headroom");
+    let down = vec![side(FRAMES, range(0, 30), 0)];
+    let over = name(&mut guest, &mut session, up(range(120, 200)), down);
+    let exchanged = exchanged(&over);
+    assert_eq!((exchanged.promoted, exchanged.demoted), (30, 30));
+    assert_eq!(guest.free[0], 10);
+    let first = guest
+        .migrations
+        .get(1)
+        .expect("the second naming's first move");
+    assert_eq!(
+        (first.process, first.node),
+        (FRAMES, 1),
+        "demotions come first"
+    );
+}
+
+#[test]
+fn frames_on_full_nodes_stay_they_cannot_be_exchanged() {
+    let with_module = Config {
+        swaps: true,
+        ..config(0)
+    };
+    let (mut guest, mut session) = guest(with_module, [0, 0]);
+    let up = vec![side(FRAMES, range(100, 130), 1)];
+    let over = name(
+        &mut guest,
+        &mut session,
+        up,
+        vec![side(FRAMES, range(0, 30), 0)],
+    );
+    assert_eq!(exchanged(&over).stopped, Some(Stopped::BothFull));
+    assert_eq!((guest.migrations.len(), guest.swapped), (0, 0));
+}
+
+#[test]
+fn pages_that_are_named_twice_at_once_have_one_budget() {
+    let budget = RangesBudget {
+        bytes_per_s: 200 * 4096 * 2,
+        cpu_percent: 5,
+    };
+    let small = Config {
+        budget,
+        extent_pages: 1,
+        ..config(0)
+    };
+    let (mut guest, mut session) = guest(small, [200, 200]);
+    let mut promoted = || {
+        let up = vec![side(FRAMES, range(64, 256), 1)];
+        let over = name(&mut guest, &mut session, up, vec![]);
+        guest.now = Tick(guest.now.0 + 125_000_000);
+        exchanged(&over).promoted
+    };
+    // Half of the pages that are saved up go each way; a quarter of an epoch passes between two namings.
+    assert_eq!([promoted(), promoted(), promoted()], [100, 75, 62]);
+}
+
+#[test]
 fn named_pages_are_replayed_to_the_same_moves() {
     let settings = config(4);
     let mut guest = Guest {
@@ -189,7 +253,10 @@ proptest! {
     fn whatever_is_named_no_page_is_lost_and_the_headroom_stays(
         free in (0_u64..80, 0_u64..80),
         headroom in 0_u64..20,
-        named in proptest::collection::vec((0_u64..300, 0_u64..40, any::<bool>(), 6_u32..9), 0..12),
+        named in proptest::collection::vec(
+            (0_u64..300, 0_u64..40, any::<bool>(), prop_oneof![6_u32..9, Just(FRAMES)]),
+            0..12,
+        ),
         busy in proptest::collection::btree_set((7_u32..8, 0_u64..256), 0..3),
     ) {
         let (mut guest, mut session) = guest(config(headroom), [free.0, free.1]);

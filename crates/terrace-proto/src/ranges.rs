@@ -204,7 +204,7 @@ pub struct Surveyed {
 pub struct Migration {
     /// The order's number, echoed in the answer.
     pub id: u64,
-    /// The process that has the pages.
+    /// The process that has the pages, or [`FRAMES`].
     pub process: u32,
     /// The target node.
     pub node: u32,
@@ -225,6 +225,9 @@ pub struct Swap {
     pub down: Side,
 }
 
+/// Instead of a process (the kernel numbers those from 1): pages are the guest's frames, whoever has them.
+pub const FRAMES: u32 = 0;
+
 /// One side of pairs: pages of one process, 4 KiB each, that nobody else maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
@@ -234,7 +237,7 @@ pub struct Side {
     pub pieces: Vec<PieceRun>,
 }
 
-/// Pages that are to change tiers because somebody named them.
+/// Pages that are to change tiers because somebody named them; those of [`FRAMES`] by their frames.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Named {
     /// To the first tier, most urgent first.

@@ -107,6 +107,32 @@ pub trait Pages {
             source: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
         })
     }
+
+    /// Whether [`Pages::migrate`] works.
+    ///
+    /// # Errors
+    /// The reason why it does not, for people.
+    fn migrates(&self) -> Result<(), String> {
+        Err("move_pages(2) knows no frames".into())
+    }
+
+    /// Moves what lies in frames of this machine to a node, whoever has it. The status of a frame becomes 0, `-EEXIST` if it
+    /// is on that node, or another negative error number; it is [`NOT_ANSWERED`] if the call ended before that frame.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if that cannot be done, as by `move_pages(2)`; `EINVAL` for a node that is not there.
+    ///
+    /// # Panics
+    /// If the slices differ in length.
+    fn migrate(&self, node: u32, frames: &[u64], status: &mut [i32]) -> Result<(), SysError> {
+        let _ = frames;
+        status.fill(NOT_ANSWERED);
+        Err(SysError {
+            call: "migrate",
+            what: format!("node {node}"),
+            source: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        })
+    }
 }
 
 /// The kernel's own `move_pages(2)`.

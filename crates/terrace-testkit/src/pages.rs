@@ -81,6 +81,10 @@ pub struct State {
     pub ended: BTreeSet<u32>,
     /// Number of calls to move after which the process is gone.
     pub ends_after: Option<usize>,
+    /// The process and address of the page in each frame, if frames can be moved by their numbers.
+    pub frames: Option<BTreeMap<u64, (u32, u64)>>,
+    /// Statuses that frames answer which no process has.
+    pub other_frames: BTreeMap<u64, i32>,
     /// Whether pages can be exchanged in place.
     pub swaps: bool,
     /// Pairs that were exchanged in place.
@@ -202,6 +206,35 @@ impl State {
         0
     }
 
+    /// Moves the page in a frame; returns its status.
+    fn move_frame(&mut self, frame: u64, node: i32) -> i32 {
+        if let Some(status) = self.other_frames.get(&frame) {
+            return *status;
+        }
+        let frames = self.frames.iter();
+        let key = frames.flatten().find(|(number, _)| **number == frame);
+        let Some(key) = key.map(|(_, key)| *key) else {
+            return -libc::ENOENT;
+        };
+        match self.pages.get(&key) {
+            None => return -libc::ENOENT,
+            Some(page) if page.huge => return -libc::E2BIG,
+            Some(page) if page.others => return -libc::EACCES,
+            Some(page) if page.node == node => return -libc::EEXIST,
+            Some(_) => {}
+        }
+        let to = MoveTo {
+            node,
+            scope: MoveScope::Exclusive,
+        };
+        let moved = self.move_one(key.0, key.1, to);
+        if moved == Ok(node) {
+            // It has another frame now.
+            self.frames.as_mut().map(|frames| frames.remove(&frame));
+        }
+        moved.map_or_else(|errno| -errno, |status| status.min(0))
+    }
+
     fn migrate(
         &mut self,
         pid: u32,
@@ -289,6 +322,21 @@ impl Pages for FakePages {
         }
         for ((first, second), status) in up.1.iter().zip(down.1).zip(status) {
             *status = state.swap_one([up.0, down.0], [*first, *second]);
+        }
+        Ok(())
+    }
+
+    fn migrates(&self) -> Result<(), String> {
+        match self.state().frames {
+            Some(_) => Ok(()),
+            None => Err("the fake kernel has no module".into()),
+        }
+    }
+
+    fn migrate(&self, node: u32, frames: &[u64], status: &mut [i32]) -> Result<(), SysError> {
+        let mut state = self.state();
+        for (frame, status) in frames.iter().zip(status) {
+            *status = state.move_frame(*frame, i32::try_from(node).unwrap());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,11 @@ impl Lab {
     /// QEMU's own control channel; keep it no longer than needed.
     pub fn qmp(&self) -> Result<Qmp> {
         self.process.qmp()
+    }
+
+    /// Connects to one of the machine's other sockets.
+    pub fn port(&self, socket: &str) -> Result<UnixStream> {
+        self.process.connect(socket)
     }
 
     /// Lets the machine run on after this task.

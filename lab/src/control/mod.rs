@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod damos;
 mod filler;
 pub mod lab;
+pub mod naming;
 mod native;
 mod redis;
 mod truth;

@@ -29,6 +29,9 @@ const DISK_MIB: u64 = 256;
 /// Writes that the disk for swap takes in a second.
 const DISK_WRITES: u32 = 400;
 
+/// Name of the socket behind the agent's port.
+pub const AGENT: &str = "agent";
+
 /// Modules that the control program needs where they are not part of the kernel.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
@@ -38,6 +41,8 @@ pub enum More {
     Nothing,
     /// A disk for swap, `/dev/nvme0n1`, that takes few writes a second.
     SlowDisk,
+    /// A port for the agent, [`AGENT`].
+    AgentPort,
     /// A DIMM on node 1, whose memory the guest's kernel keeps movable.
     Dimm,
     /// A disk, `/dev/nvme0n1`, and node 0 is large and node 1 small: to gather hot pages on.
@@ -75,6 +80,13 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
             format!("-object memory-backend-ram,id=m1,size={second}M -numa node,nodeid=1,memdev=m1")
         }
     };
+    let agent = match more {
+        More::AgentPort => format!(
+            " -chardev socket,id=agent,path={AGENT},server=on,wait=off \
+             -device virtserialport,chardev=agent,name=org.terrace.agent.0"
+        ),
+        _ => String::new(),
+    };
     let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
@@ -83,7 +95,7 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
          {other} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
-         -device virtserialport,chardev=control,name={control}",
+         -device virtserialport,chardev=control,name={control}{agent}",
         ram = first + second,
         control = port::CONTROL,
     );
@@ -97,7 +109,7 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
 
 fn hardware(more: More) -> Result<String> {
     Ok(match more {
-        More::Nothing => String::new(),
+        More::Nothing | More::AgentPort => String::new(),
         More::SmallNode => disk("")?,
         More::SlowDisk => disk(&format!(",throttling.iops-write={DISK_WRITES}"))?,
         More::EmptyNode => format!(

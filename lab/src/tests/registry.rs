@@ -49,12 +49,14 @@ fn suites() -> impl Iterator<Item = Suite> {
         Suite::of(module::HARDWARE_TESTS),
         Suite::of(module::GATHER_FAULTS),
         Suite::of(module::GATHER_ROUNDS),
+        Suite::of(module::NAMED),
     ]
     .into_iter()
     .chain(l1::TESTS.iter().map(|tests| Suite::of(tests)))
     .chain(l1_long)
     .chain([long(module::LONG_TESTS)])
     .chain(figures)
+    .chain([long(module::NAMED_FIGURES)])
     .chain([long(stock::LONG_TESTS)])
 }
 

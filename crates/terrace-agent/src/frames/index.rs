@@ -1,16 +1,22 @@
-//! The page of a managed process that lies in each frame: 8 bytes for each frame of the guest.
+//! The page of a managed process that lies in each frame: 4 bytes for each frame of the guest that has one.
+//!
+//! An entry is the place of the page's block of 2 MiB in a list, and the page's place in that block. Entries are made anew
+//! one after the other, so that those that were not reached yet still serve; each has a bit for the pass that made it.
 
-use terrace_proto::{Gfn, PAGE_SIZE};
-use terrace_sys::{HostRoot, Pagemap, SysError};
+use serde::{Deserialize, Serialize};
+use terrace_proto::{Gfn, PAGES_PER_HUGE};
 
-use crate::sampler::Target;
+/// Frames whose entries lie together: one page of them is there or not.
+const FRAMES: usize = 1024;
+/// The bit of an entry that says in which of two passes in turn it was made.
+const PASS: u32 = 1 << 31;
+/// Bits of a block's number in the list that names it; the process's place stands above them.
+const BLOCK_BITS: u32 = 44;
+/// Most blocks of a pass: those of 8 TiB of processes' memory, as far as they are touched.
+const MOST_BLOCKS: usize = (PASS as u64 / PAGES_PER_HUGE) as usize - 1;
 
-/// Frames that are covered: those of 128 GiB, 256 MiB of entries (memory of frames that nobody has stays untouched).
-const MAX_FRAMES: u64 = 1 << 25;
-/// Bits of a page's number in an entry; the process's place in the list stands above them.
-const PAGE_BITS: u32 = 40;
-/// Pages that are read at once.
-const AT_ONCE: u64 = 1 << 16;
+/// Most parts: those of 64 TiB of memory.
+const MOST_PARTS: u64 = 1 << 24;
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,166 +27,212 @@ pub struct Place {
     pub page: u64,
 }
 
-/// The pages by their frames, as they were when it was made.
+/// The extent of an index, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexSize {
+    /// Pages of managed processes that it has, 4 KiB each.
+    pub pages: u64,
+    /// Pages that it does not have: they lie beyond the guest's memory as it was when the agent started, or the index has no
+    /// room for them.
+    pub left_out: u64,
+    /// Memory that it takes, bytes.
+    pub bytes: u64,
+    /// Memory that it may take, bytes; 0 if nothing limits it.
+    pub limit_bytes: u64,
+    /// CPU time of the last pass over all pages, ns.
+    pub pass_ns: u64,
+}
+
+type Part = [u32; FRAMES];
+
+/// The pages by their frames, each as it was when its entry was made.
 #[derive(Clone, Default)]
 pub struct Index {
-    /// Of each frame: 0, or one more than place of the process and number of the page.
-    entries: Vec<u64>,
+    parts: Vec<Option<Box<Part>>>,
+    /// Parts that are there.
+    present: u64,
+    /// The processes and blocks of two passes; even ones and odd ones take turns.
+    blocks: [Blocks; 2],
+    /// 0 or [`PASS`].
+    pass: u32,
+    memory_end: Gfn,
+    /// Bytes that it may take.
+    limit: u64,
+    /// Pages that were found in this pass, and those that were left out.
+    found: (u64, u64),
+}
+
+/// The blocks of one pass.
+#[derive(Clone, Default)]
+struct Blocks {
     processes: Vec<u32>,
-    /// Pages that were found.
-    pages: u64,
-    /// Pages beyond the frames that are covered.
-    left_out: u64,
+    list: Vec<u64>,
+}
+
+impl Blocks {
+    fn bytes(&self) -> u64 {
+        (self.list.capacity() * size_of::<u64>() + self.processes.capacity() * size_of::<u32>())
+            as u64
+    }
 }
 
 impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Index")
-            .field("processes", &self.processes)
-            .field("pages", &self.pages)
-            .field("left_out", &self.left_out)
+            .field("found", &self.found)
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }
 
 impl Index {
-    /// Reads the frames of these processes. One that ends meanwhile is left out.
+    /// An index of memory up to this frame that knows no page yet and takes so many bytes at most.
     #[must_use]
-    pub fn build(root: &HostRoot, targets: &[Target], memory_end: Gfn) -> Self {
-        let frames = usize::try_from(memory_end.0.min(MAX_FRAMES)).unwrap_or(0);
-        let mut index = Self {
-            entries: vec![0; frames],
+    pub fn new(memory_end: Gfn, limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or(u64::MAX);
+        let parts = memory_end.0.div_ceil(FRAMES as u64);
+        // Most of it is for the parts, not for the list of them.
+        let most = (limit / 16 / size_of::<Option<Box<Part>>>() as u64).min(MOST_PARTS);
+        let parts = usize::try_from(parts.min(most)).unwrap_or(0);
+        Self {
+            parts: vec![None; parts],
+            memory_end,
+            limit,
             ..Self::default()
-        };
-        for target in targets {
-            let place = index.processes.len() as u64;
-            index.processes.push(target.pid);
-            let map = Pagemap::open(&root.process(target.pid, "pagemap"));
-            for range in map.iter().flat_map(|_| &target.ranges) {
-                let Ok(map) = &map else { break };
-                let bytes = range.start * PAGE_SIZE..range.end * PAGE_SIZE;
-                let Ok(runs) = map.present(bytes.start, bytes.end) else {
-                    break;
-                };
-                for run in runs {
-                    let pages = run.start / PAGE_SIZE..run.end / PAGE_SIZE;
-                    if index.add(map, place, pages).is_err() {
-                        break;
-                    }
-                }
-            }
         }
-        index
     }
 
-    fn add(
-        &mut self,
-        map: &Pagemap,
-        place: u64,
-        pages: std::ops::Range<u64>,
-    ) -> Result<(), SysError> {
-        let mut start = pages.start;
-        while start < pages.end {
-            let end = pages.end.min(start + AT_ONCE);
-            let numbers: Vec<u64> = (start..end).collect();
-            for (page, entry) in numbers.iter().zip(map.entries(&numbers)?) {
-                if let Some(frame) = entry.frame() {
-                    self.put(frame, place, *page);
-                }
-            }
-            start = end;
-        }
-        Ok(())
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let parts = self.parts.capacity() * size_of::<Option<Box<Part>>>();
+        let blocks = self.blocks.iter().map(Blocks::bytes).sum::<u64>();
+        parts as u64 + self.present * size_of::<Part>() as u64 + blocks
     }
 
-    fn put(&mut self, frame: u64, place: u64, page: u64) {
-        let at = usize::try_from(frame).ok();
-        match at.and_then(|at| self.entries.get_mut(at)) {
-            Some(entry) if page < 1 << PAGE_BITS => {
-                *entry = 1 + (place << PAGE_BITS | page);
-                self.pages += 1;
+    /// Pages that were found in this pass, and those that were left out.
+    #[must_use]
+    pub fn found(&self) -> (u64, u64) {
+        self.found
+    }
+
+    /// From now on pages of this process are put in.
+    pub fn begin_process(&mut self, process: u32) {
+        self.making().processes.push(process);
+    }
+
+    /// Puts in pages of the process that was begun, by their numbers, in ascending order.
+    pub fn put(&mut self, pages: impl Iterator<Item = (u64, Gfn)>) {
+        let mut block = None;
+        for (page, gfn) in pages {
+            let number = page / PAGES_PER_HUGE;
+            if block.is_none_or(|(of, _)| of != number) {
+                block = self.add_block(number).map(|at| (number, at));
             }
-            _ => self.left_out += 1,
+            let is_in = block.is_some_and(|(_, at)| {
+                let inside = u32::try_from(page % PAGES_PER_HUGE).unwrap_or(0);
+                let entry = 1 + at * BLOCK_PAGES + inside;
+                self.set(gfn, entry | self.pass)
+            });
+            match is_in {
+                true => self.found.0 += 1,
+                false => self.left_out(1),
+            }
         }
+    }
+
+    /// Counts pages that are not put in.
+    pub fn left_out(&mut self, pages: u64) {
+        self.found.1 += pages;
+    }
+
+    /// Ends a pass: what it did not find again is forgotten. Returns how many pages it found, and how many it left out.
+    pub fn end_pass(&mut self) -> (u64, u64) {
+        for part in &mut self.parts {
+            let Some(entries) = part else { continue };
+            let mut is_used = false;
+            for entry in entries.iter_mut() {
+                if *entry & PASS != self.pass {
+                    *entry = 0;
+                }
+                is_used |= *entry != 0;
+            }
+            if !is_used {
+                *part = None;
+                self.present -= 1;
+            }
+        }
+        self.pass ^= PASS;
+        *self.making() = Blocks::default();
+        std::mem::take(&mut self.found)
     }
 
     /// The page that lay in a frame.
     #[must_use]
     pub fn get(&self, frame: Gfn) -> Option<Place> {
-        self.place(*self.entries.get(usize::try_from(frame.0).ok()?)?)
+        let at = usize::try_from(frame.0).ok()?;
+        let part = self.parts.get(at / FRAMES)?.as_ref()?;
+        let entry = *part.get(at % FRAMES)?;
+        let number = (entry & !PASS).checked_sub(1)?;
+        let blocks = &self.blocks[usize::from(entry & PASS != 0)];
+        let block = *blocks
+            .list
+            .get(usize::try_from(number / BLOCK_PAGES).ok()?)?;
+        let process = usize::try_from(block >> BLOCK_BITS).ok()?;
+        let first = (block & ((1 << BLOCK_BITS) - 1)) * PAGES_PER_HUGE;
+        Some(Place {
+            process: *blocks.processes.get(process)?,
+            page: first + u64::from(number % BLOCK_PAGES),
+        })
     }
 
     /// All frames in which a page lay, with that page.
     pub fn iter(&self) -> impl Iterator<Item = (Gfn, Place)> {
-        let each = (0..).map(Gfn).zip(&self.entries);
-        each.filter_map(|(gfn, entry)| Some((gfn, self.place(*entry)?)))
+        let frames = 0..(self.parts.len() * FRAMES) as u64;
+        frames.filter_map(|n| Some((Gfn(n), self.get(Gfn(n))?)))
     }
 
-    fn place(&self, entry: u64) -> Option<Place> {
-        let entry = entry.checked_sub(1)?;
-        let place = usize::try_from(entry >> PAGE_BITS).ok()?;
-        Some(Place {
-            process: *self.processes.get(place)?,
-            page: entry & ((1 << PAGE_BITS) - 1),
-        })
+    fn making(&mut self) -> &mut Blocks {
+        &mut self.blocks[usize::from(self.pass != 0)]
     }
 
-    /// Pages that were found, and those that lie beyond the frames that are covered.
-    #[must_use]
-    pub fn pages(&self) -> (u64, u64) {
-        (self.pages, self.left_out)
+    /// Adds a block of the process that was begun; returns its place. `None` if there is no room for it.
+    fn add_block(&mut self, number: u64) -> Option<u32> {
+        let is_full = self.bytes() >= self.limit;
+        let blocks = self.making();
+        let process = (blocks.processes.len() as u64).checked_sub(1)?;
+        let at = blocks.list.len();
+        if is_full || at >= MOST_BLOCKS || number >> BLOCK_BITS != 0 || process >> 20 != 0 {
+            return None;
+        }
+        blocks.list.push(process << BLOCK_BITS | number);
+        u32::try_from(at).ok()
+    }
+
+    /// Sets an entry, if there is room for it.
+    fn set(&mut self, gfn: Gfn, entry: u32) -> bool {
+        let at = usize::try_from(gfn.0).unwrap_or(usize::MAX);
+        let is_there = match self.parts.get(at / FRAMES) {
+            Some(part) if gfn < self.memory_end => part.is_some(),
+            _ => return false,
+        };
+        if !is_there && self.bytes().saturating_add(size_of::<Part>() as u64) > self.limit {
+            return false;
+        }
+        let Some(part) = self.parts.get_mut(at / FRAMES) else {
+            return false;
+        };
+        let present = &mut self.present;
+        let part = part.get_or_insert_with(|| {
+            *present += 1;
+            Box::new([0; FRAMES])
+        });
+        part[at % FRAMES] = entry;
+        true
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use terrace_core::ranges::Range;
-
-    use super::*;
-
-    const PRESENT: u64 = 1 << 63;
-
-    /// Two processes whose page `n` has the frame of the list's place `n`; 0 for none.
-    fn guest(frames: [&[u64]; 2]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (pid, frames) in [7, 8].into_iter().zip(frames) {
-            let folder = dir.path().join(format!("proc/{pid}"));
-            fs::create_dir_all(&folder).unwrap();
-            let entries = frames.iter().map(|frame| match frame {
-                0 => 0,
-                frame => PRESENT | frame,
-            });
-            let bytes: Vec<u8> = entries.flat_map(u64::to_ne_bytes).collect();
-            fs::write(folder.join("pagemap"), bytes).unwrap();
-        }
-        dir
-    }
-
-    fn target(pid: u32, pages: u64) -> Target {
-        Target {
-            pid,
-            ranges: vec![Range {
-                start: 0,
-                end: pages,
-            }],
-        }
-    }
-
-    #[test]
-    fn a_frame_has_the_page_that_lies_in_it() {
-        let dir = guest([&[5, 0, 9], &[6, 40]]);
-        let root = HostRoot::new(dir.path());
-        let targets = [target(7, 3), target(8, 2), target(9, 2)];
-        let index = Index::build(&root, &targets, Gfn(32));
-        let place = |process, page| Some(Place { process, page });
-        assert_eq!(index.get(Gfn(5)), place(7, 0));
-        assert_eq!(index.get(Gfn(9)), place(7, 2));
-        assert_eq!(index.get(Gfn(6)), place(8, 0));
-        for unknown in [0, 1, 31, 40, u64::MAX] {
-            assert_eq!(index.get(Gfn(unknown)), None, "{unknown}");
-        }
-        assert_eq!(index.pages(), (3, 1), "frame 40 is beyond memory");
-    }
-}
+/// Pages of a block.
+#[expect(clippy::cast_possible_truncation, reason = "512")]
+const BLOCK_PAGES: u32 = PAGES_PER_HUGE as u32;

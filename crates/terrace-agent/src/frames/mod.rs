@@ -1,51 +1,38 @@
 //! Frames that the host names, moved by the guest (coordinated mode; HMvisor §3.2.2).
 //!
 //! Responsible for: which page of which managed process lies in a frame, and looking again right before
-//! pages move, so that an old entry moves at most a page that was not named. It leaves to others: how many move, and in which order
-//! (`terrace_core::ranges`), and the host's messages.
+//! pages move, so that an old entry moves at most a page that was not named; or, if the guest can move frames by their numbers, what
+//! came of each. It leaves to others: how many move, and in which order (`terrace_core::ranges`), and the host's messages.
 
+mod by_number;
 mod index;
+mod limit;
+mod nodes;
+mod not_moved;
+mod pass;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use terrace_core::ranges::piece;
 use terrace_proto::Tick;
-use terrace_proto::ranges::{Named, PieceRun, Side};
+use terrace_proto::ranges::{Migration, Named, PieceRun, Side, Stopped};
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE};
-use terrace_sys::{HostRoot, Pagemap, Pages, thread_cpu_time};
+use terrace_sys::{HostRoot, Pagemap, Pages};
 
 use crate::channel::FrameRequests;
 use crate::sampler::Target;
-pub use index::{Index, Place};
+use by_number::ByNumber;
+pub use by_number::Outcome;
+pub use index::{Index, IndexSize, Place};
+use limit::memory_limit;
+pub use not_moved::NotMoved;
+use pass::Pass;
 
-/// Frames that were not moved, by the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct NotMoved {
-    /// No managed process has them: page cache, the kernel's, others', free.
-    pub unknown: u64,
-    /// The process has another page there by now, or none.
-    pub stale: u64,
-    /// The kernel left them where they were, or there was no room.
-    pub left: u64,
-}
-
-impl NotMoved {
-    /// All of them.
-    #[must_use]
-    pub fn all(self) -> u64 {
-        self.unknown + self.stale + self.left
-    }
-
-    /// Adds others.
-    pub fn add(&mut self, more: Self) {
-        self.unknown += more.unknown;
-        self.stale += more.stale;
-        self.left += more.left;
-    }
-}
+/// CPU time for which the agent does nothing else than make its index.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// Least time between two passes.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Named frames that lie in pages of managed processes.
 #[derive(Debug, Default)]
@@ -57,23 +44,35 @@ pub struct Located {
 }
 
 /// The frames of managed processes.
+#[derive(Debug)]
 pub struct Frames {
     root: HostRoot,
     /// The end of this guest's memory.
     memory_end: Gfn,
+    /// Memory that the index may take, bytes.
+    limit: Option<u64>,
     index: Index,
+    pass: Option<Pass>,
+    size: IndexSize,
+    /// Frames that are being moved by their numbers.
+    by_number: ByNumber,
     /// From when on the index may be made anew: making it takes no more of a CPU than allowed.
     due: Tick,
 }
 
 impl Frames {
-    /// No frame is known yet.
+    /// No frame is known yet. The index takes at most half of what this process's cgroup may have.
     #[must_use]
     pub fn new(root: HostRoot, memory_end: Gfn) -> Self {
+        let limit = memory_limit(&root).map(|bytes| bytes / 2);
         Self {
             root,
             memory_end,
+            limit,
             index: Index::default(),
+            pass: None,
+            size: IndexSize::default(),
+            by_number: ByNumber::default(),
             due: Tick(0),
         }
     }
@@ -84,24 +83,82 @@ impl Frames {
         &self.index
     }
 
-    /// Makes the index anew, if so much of a CPU allows that by now.
+    /// The extent of the index after its last whole pass; of the first one, what it has so far.
+    #[must_use]
+    pub fn size(&self) -> IndexSize {
+        let (pages, left_out) = match self.size.pass_ns {
+            0 => self.index.found(),
+            _ => (self.size.pages, self.size.left_out),
+        };
+        IndexSize {
+            pages,
+            left_out,
+            bytes: self.index.bytes(),
+            limit_bytes: self.limit.unwrap_or(0),
+            ..self.size
+        }
+    }
+
+    /// Whether a pass over the managed processes is not over yet.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Makes the index anew, or goes on doing so, if so much of a CPU allows that by now.
     pub fn refresh(&mut self, now: Tick, targets: &[Target], cpu_percent: u8) {
         if now < self.due {
             return;
         }
-        let begin = thread_cpu_time();
-        // Two at a time would be twice the memory.
-        self.index = Index::default();
-        self.index = Index::build(&self.root, targets, self.memory_end);
-        let took = thread_cpu_time().saturating_sub(begin);
+        let mut pass = self.pass.take().unwrap_or_else(|| {
+            if self.index.bytes() == 0 {
+                self.index = Index::new(self.memory_end, self.limit);
+            }
+            Pass::new(targets.to_vec())
+        });
+        let before = pass.took;
+        let found = pass.go_on(&self.root, &mut self.index, AT_ONCE);
+        let took = pass.took.saturating_sub(before);
         let pause = took.saturating_mul(100) / u32::from(cpu_percent.max(1));
-        self.due = now.after(pause.max(Duration::from_millis(500)));
+        let least = match found {
+            Some((pages, left_out)) => {
+                self.size.pages = pages;
+                self.size.left_out = left_out;
+                self.size.pass_ns = u64::try_from(pass.took.as_nanos()).unwrap_or(u64::MAX);
+                PAUSE
+            }
+            None => {
+                self.pass = Some(pass);
+                Duration::ZERO
+            }
+        };
+        self.due = now.after(pause.max(least));
     }
 
     /// Forgets all frames, as when nobody names any.
     pub fn forget(&mut self) {
         self.index = Index::default();
+        self.pass = None;
+        self.size = IndexSize::default();
         self.due = Tick(0);
+    }
+
+    /// Frames that are to be moved by their numbers, for the controller.
+    #[must_use]
+    pub fn by_number(&mut self, frames: &FrameRequests) -> Named {
+        self.by_number = ByNumber::new(&self.root, frames);
+        self.by_number.named()
+    }
+
+    /// Takes in the status of each frame of a move by number.
+    pub fn answered(&mut self, migration: &Migration, statuses: &[i32]) {
+        self.by_number.answered(migration, statuses);
+    }
+
+    /// The fate of the frames that were to be moved by their numbers. `stopped` says why the last ones were not tried.
+    #[must_use]
+    pub fn take_outcome(&mut self, tiers: &[Vec<u32>], stopped: Option<Stopped>) -> Outcome {
+        std::mem::take(&mut self.by_number).outcome(tiers, stopped)
     }
 
     /// Finds the pages that lie in frames at this moment.
@@ -177,13 +234,13 @@ fn still_there(map: &Pagemap, wanted: &mut Vec<(u64, Gfn)>) {
 fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -> Vec<PieceRun> {
     let mut pieces: Vec<(u64, u16)> = Vec::new();
     let mut seen = BTreeSet::new();
+    // A whole page of 2 MiB is asked about once: asking costs more than answering.
+    let mut huge = BTreeMap::new();
     for (page, _) in wanted {
-        let address = page * PAGE_SIZE;
-        let runs = map
-            .present(address, address + PAGE_SIZE)
-            .unwrap_or_default();
-        let piece = match runs.first().is_some_and(|run| run.huge) {
-            true => (page / PAGES_PER_HUGE * PAGES_PER_HUGE, HUGE),
+        let block = page / PAGES_PER_HUGE * PAGES_PER_HUGE;
+        let is_huge = *huge.entry(block).or_insert_with(|| is_huge(map, block));
+        let piece = match is_huge {
+            true => (block, HUGE),
             false => (*page, 1),
         };
         if seen.insert(piece.0) {
@@ -206,6 +263,13 @@ fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -
             })
         })
         .collect()
+}
+
+/// Whether a page of 2 MiB lies in a block.
+fn is_huge(map: &Pagemap, block: u64) -> bool {
+    let first = block * PAGE_SIZE;
+    let runs = map.present(first, first + PAGES_PER_HUGE * PAGE_SIZE);
+    runs.is_ok_and(|runs| runs.iter().any(|run| run.huge))
 }
 
 /// Pieces that are in the tier that they were to go to: the kernel is asked anew.

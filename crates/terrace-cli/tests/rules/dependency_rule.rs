@@ -40,7 +40,8 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ),
     // They run where nothing else of ours does, or drive the product from outside.
     ("terrace-lab-programs", &[]),
-    ("terrace-lab", &["terrace-lab-programs"]),
+    // It plays the host to a guest's agent.
+    ("terrace-lab", &["terrace-lab-programs", PROTO]),
     ("xtask", &["terrace-lab"]),
 ];
 

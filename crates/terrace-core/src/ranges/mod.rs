@@ -17,6 +17,7 @@
 //! Pages that the host names (coordinated mode) change places by the same exchange and the same limits, without a ranking:
 //! that is an epoch of its own, without surveys.
 
+mod allowance;
 mod config;
 pub mod exchange;
 pub mod extents;
@@ -35,8 +36,9 @@ use terrace_proto::ranges::{
     EpochSummary, Exchanged, Mappings, Migration, MigrationOutcome, Named, NodeFree, RangesAction,
     RangesBudget, RangesEvent, Side, Survey, Surveyed, Swap,
 };
-use terrace_proto::{PAGE_SIZE, Tick, TierId};
+use terrace_proto::{Tick, TierId};
 
+use allowance::Allowance;
 use exchange::{Call, Exchange, Settled};
 use free::Free;
 use pick::{Pick, Picked, Programs, RangeQuery};
@@ -50,8 +52,6 @@ pub use tree::{Leaf, Params, Range, RangeTree};
 
 /// Epochs for which a process is left alone whose pages the kernel refuses to move.
 const REFUSED: u32 = 120;
-/// Extents that may travel at once, however small the budget is: a huge page each way.
-const MIN_BUDGET: u64 = 2;
 
 /// The controller of a guest's ranges.
 #[derive(Clone, Debug)]
@@ -64,8 +64,7 @@ pub struct Ranges {
     phase: Phase,
     /// Number of the last question, and what it asks.
     asked: (u64, Option<RangeQuery>),
-    /// Pages that may still travel.
-    allowance: u64,
+    allowance: Allowance,
     /// The last ranking, and how many ranges of it fit into the first tier.
     ranked: Vec<Ranked>,
     fits: usize,
@@ -115,7 +114,7 @@ impl Ranges {
             epoch: 0,
             phase: Phase::Sampling,
             asked: (0, None),
-            allowance: 0,
+            allowance: Allowance::default(),
             ranked: Vec::new(),
             fits: 0,
             exchanged: None,
@@ -130,7 +129,7 @@ impl Ranges {
     }
 
     /// Hears an event. Answers to what was not asked are ignored.
-    pub fn handle(&mut self, _now: Tick, event: RangesEvent) {
+    pub fn handle(&mut self, now: Tick, event: RangesEvent) {
         match event {
             RangesEvent::Mapped(mappings) => self.mapped(mappings),
             RangesEvent::Gone(process) => {
@@ -164,7 +163,7 @@ impl Ranges {
             },
             RangesEvent::Surveyed(answer) => self.surveyed(&answer),
             RangesEvent::Migrated(answer) => self.migrated(&answer),
-            RangesEvent::Named(named) => self.named(named),
+            RangesEvent::Named(named) => self.named(now, named),
         }
     }
 
@@ -224,22 +223,11 @@ impl Ranges {
         if !self.config.moves {
             return self.refresh();
         }
-        self.save_up();
+        self.allowance.save_up(&self.config, self.budget);
         let extent = u64::from(self.config.extent_pages);
-        let each_way = self.allowance / 2;
+        let each_way = self.allowance.pages / 2;
         let pick = Pick::new(plan, free, each_way, excess, &self.programs, extent);
         self.pick(Box::new(pick));
-    }
-
-    /// Adds this epoch's budget to the rest of the last ones: at most one epoch's, or as much as a huge page takes.
-    fn save_up(&mut self) {
-        let per_epoch = self
-            .budget
-            .bytes_per_s
-            .saturating_mul(self.config.epoch_ms.into());
-        let more = per_epoch / 1000 / PAGE_SIZE;
-        let least = MIN_BUDGET * u64::from(self.config.extent_pages);
-        self.allowance = self.allowance.saturating_add(more).min(more.max(least));
     }
 
     fn pick(&mut self, mut pick: Box<Pick>) {
@@ -303,7 +291,7 @@ impl Ranges {
 
     fn exchange(&mut self, picked: Picked) {
         if picked.up.is_empty() && picked.down.is_empty() {
-            self.forget_pinned(self.allowance / 2 > 0);
+            self.forget_pinned(self.allowance.pages / 2 > 0);
             return self.refresh();
         }
         let mut tried = BTreeMap::new();
@@ -358,7 +346,7 @@ impl Ranges {
             }
         }
         let moved = exchanged.promoted + exchanged.demoted;
-        self.allowance = self.allowance.saturating_sub(moved);
+        self.allowance.spend(moved);
         self.exchanged = Some(exchanged);
         if exchanging.named {
             return self.over(0);

@@ -2,11 +2,13 @@
 //!
 //! What the host counted decides which pages; the guest's own limits decide how many: free memory beside the headroom, the
 //! budget, and what the kernel moves. Nothing is known of why a page was named.
+//!
+//! A page is named by its address in a managed process, or by its frame alone ([`FRAMES`]) if the guest can move frames.
 
 use std::collections::BTreeMap;
 
-use terrace_proto::TierId;
-use terrace_proto::ranges::{Named, NodeFree, RangesAction, Side};
+use terrace_proto::ranges::{FRAMES, Named, NodeFree, RangesAction, Side};
+use terrace_proto::{Tick, TierId};
 
 use super::exchange::Exchange;
 use super::free::Free;
@@ -15,12 +17,14 @@ use super::{Exchanging, Phase, Program, Range, Ranges};
 
 impl Ranges {
     /// Begins to move named pages; they are left out if an epoch is under way, or pages are not to be moved.
-    pub(super) fn named(&mut self, named: Named) {
+    pub(super) fn named(&mut self, now: Tick, named: Named) {
         if !matches!(self.phase, Phase::Sampling) || !self.config.moves {
             return;
         }
         self.epoch = self.epoch.saturating_add(1);
         self.exchanged = None;
+        self.allowance
+            .save_for_named(&self.config, self.budget, now);
         self.phase = Phase::Naming(named);
         self.actions.push_back(RangesAction::ReadFree);
     }
@@ -28,8 +32,7 @@ impl Ranges {
     /// Exchanges them. As many go down as come up, as far as both were named; the rest comes up into what is free, or goes
     /// down.
     pub(super) fn exchange_named(&mut self, named: &Named, nodes: &[NodeFree]) {
-        self.save_up();
-        let each_way = self.allowance / 2;
+        let each_way = self.allowance.pages / 2;
         let free = Free::new(&self.config.tiers, nodes, self.config.headroom_pages);
         let down = self.named_pieces(&named.down, each_way, |tier| tier == TierId::FAST);
         let going = size(&down);
@@ -61,11 +64,12 @@ impl Ranges {
         let mut left = most;
         let mut chosen = Vec::new();
         for side in sides {
-            let Some(program) = self.programs.get(&side.process) else {
+            let program = self.programs.get(&side.process);
+            if program.is_none() && side.process != FRAMES {
                 continue;
-            };
-            let rests = self.epoch < program.rests_until;
-            let shared = Program::shared(program);
+            }
+            let rests = program.is_some_and(|program| self.epoch < program.rests_until);
+            let shared = program.map_or(&[][..], Program::shared);
             for run in side.pieces.iter().filter(|_| !rests) {
                 let found = pieces(
                     std::slice::from_ref(run),

@@ -124,7 +124,8 @@ impl Queue {
         let named = self.plans.pop_front()?;
         self.answered = 0;
         let moved = std::mem::take(&mut self.moved);
-        Some(report_of_count(&named.plan, moved, now - named.came))
+        let left = named.plan.moves.len() as u64 - moved;
+        Some(report_of_count(&named.plan, moved, left, now - named.came))
     }
 }
 

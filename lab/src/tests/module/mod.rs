@@ -4,6 +4,7 @@ mod agent;
 mod gather;
 mod hardware;
 mod long;
+mod named;
 
 use std::time::Duration;
 
@@ -84,6 +85,12 @@ pub const GATHER_FAULTS: &[Test] = gather::FAULTS;
 
 /// Tests of gathering beside the agent, and of the guest's larger pages.
 pub const GATHER_ROUNDS: &[Test] = gather::ROUNDS;
+
+/// Tests of frames that a host names.
+pub const NAMED: &[Test] = named::TESTS;
+
+/// Tests that print what moving named frames costs.
+pub const NAMED_FIGURES: &[Test] = named::FIGURES;
 
 /// Tests that print what gathering costs.
 pub const GATHER_FIGURES: &[&[Test]] = gather::FIGURES;

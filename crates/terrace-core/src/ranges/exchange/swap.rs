@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use terrace_proto::TierId;
-use terrace_proto::ranges::Stopped;
+use terrace_proto::ranges::{FRAMES, Stopped};
 
 use super::{Call, Exchange, Piece};
 
@@ -25,9 +25,9 @@ pub struct Swap {
     pub down: Vec<Piece>,
 }
 
-/// Whether a page can change places: a base page that one process maps.
+/// Whether a page can change places: a base page that one process maps, and it is known which.
 fn fits(piece: &Piece) -> bool {
-    piece.pages == 1 && !piece.shared
+    piece.pages == 1 && !piece.shared && piece.process != FRAMES
 }
 
 impl Exchange {

@@ -20,6 +20,7 @@ const USAGE: &str = "usage: lab-native hotset JSON        touch a hot set; answe
        lab-native ask NAME WORD...   ask one of these and print its answer
        lab-native placement          node counts of the pages on standard input, an answer to `truth`
        lab-native move NODE          the same, after moving them
+       lab-native frames             the frames of those pages, in their order
        lab-native hold FILE          map a file's memory, say so, and let it go at the end of standard input
        lab-native start NODE PROCESSOR PROGRAM [ARGUMENT...]
                                      run a program that prefers a node's memory";
@@ -42,6 +43,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["load", spec] => redis::run(&serde_json::from_str(spec).context("load JSON")?),
         ["ask", name, rest @ ..] => ask::ask(name, &rest.join(" ")),
         ["placement"] => placement::print(None),
+        ["frames"] => placement::print_frames(),
         ["move", node] => placement::print(Some(node.parse()?)),
         ["hold", file] => hold::hold(file),
         ["start", node, processor, program, rest @ ..] => {
