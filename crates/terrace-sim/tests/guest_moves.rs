@@ -161,6 +161,11 @@ fn hot_data_are_moved_again_and_nothing_is_lost_or_added() {
         let used = |vm: &VmResult| vm.tier_bytes_end.iter().sum::<u64>();
         assert_eq!(used(moved), used(still), "{policy}");
         assert!(moved.tier_bytes_end[0] <= 64 * MIB, "{policy}: {moved:?}");
+        // What the vCPUs pay rises with the pages: each costs some microseconds.
+        let all = (moved.promoted_pages + moved.demoted_pages) as f64;
+        let each_us = moved.overhead_s.migrate * 1e6 / all;
+        assert!((2.0..20.0).contains(&each_us), "{policy}: {each_us} us");
+        assert_eq!(still.overhead_s.migrate, 0.0);
         let gained = (moved.promoted_pages - moved.demoted_pages) * 4096;
         assert_eq!(
             moved.tier_bytes_end[0] - still.tier_bytes_end[0],
@@ -192,28 +197,6 @@ fn no_more_than_a_thousand_frames_a_second_are_moved() {
         // All that may be named is.
         assert!(most >= 9 * 1024, "{policy}: {most}");
     }
-}
-
-#[test]
-fn a_guest_that_moves_pages_for_nothing_runs_longer_by_what_it_spends() {
-    let near =
-        "{ name = \"near\", read_ns = 100, write_ns = 100, read_gb_s = 50, write_gb_s = 50 }";
-    let tiers = format!("{near}, {}", near.replace("near", "far"));
-    let on_equal_tiers = |policy: &str| {
-        let load = MOVED.replace("duration = \"240s\"", "ops = 100000000");
-        let text = text("island", policy, OWN, &load);
-        run(&text.replace("\"dram\", \"cxl\"", &tiers))
-            .vms
-            .remove(0)
-    };
-    let [still, guest] = ["\"first-touch\"", VTMM].map(on_equal_tiers);
-    assert!(guest.promoted_pages > 8192, "{guest:?}");
-    let (longer, vcpus) = (guest.runtime_s - still.runtime_s, 2.0);
-    let paid = guest.overhead_s.migrate / vcpus;
-    assert!(
-        paid > 0.0 && longer >= 0.95 * paid,
-        "{longer} s for {paid} s"
-    );
 }
 
 #[test]

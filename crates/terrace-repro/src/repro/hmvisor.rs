@@ -91,7 +91,7 @@ const WRITES: Experiment = Experiment {
         },
         Input {
             what: "the host moves pages, but for two rows beside figure 8: there the guest moves what is named, 1,024 frames a second, as in the paper \
-                   (§3.2); HMvisor is then told of accesses by the guest's page tables, as in the daemon",
+                   (§3.2); HMvisor then reads accesses from the guest's page tables, as in the daemon",
             from: "docs/simulator.md",
         },
         Input {

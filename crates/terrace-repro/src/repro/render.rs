@@ -18,7 +18,7 @@ together. Change the experiments, not this page.
     terrace sim repro --seeds 1        # one seed instead of three
     terrace sim repro --check          # measure the figures in the reasons again
 
-Three seeds by default. One seed of all of it, 275 runs, takes some 22 minutes of processor time, of which HPMBS takes five and
+Three seeds by default. One seed of all of it, 277 runs, takes some 22 minutes of processor time, of which HPMBS takes five and
 GPAC less than one.
 
 `--check` compares each measured figure in a reason below with what its runs give now (within 1 %, or the last
