@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_whose_beginning_was_lost_is_never_whole_and_a_newer_one_replaces_it() {
+    fn a_set_whose_beginning_was_lost_is_replaced_by_the_next() {
         let mut set = HotSet::default();
         set.take_in(&part(4, 3, &[7]), END);
         set.take_in(&part(5, 1, &[9]), END);

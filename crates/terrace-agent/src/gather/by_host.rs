@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Pages whose frames are read at once.
 const AT_ONCE: u64 = 1 << 16;
 
-/// What became of the frames that the host named.
+/// Frames that the host named, by their fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamedByHost {
@@ -83,6 +83,9 @@ impl Set {
     /// If not, with the reason.
     fn check(&self, now: Tick, last_round: Tick) -> Result<(), String> {
         let age = self.age(now);
+        if Tick(self.came) > now {
+            return Err("its last word is of before the boot".into());
+        }
         if age > MAX_AGE {
             return Err(format!("its last word is {} s old", age.as_secs()));
         }
@@ -165,7 +168,7 @@ pub fn hot_pages(
     say: &mut dyn FnMut(String) -> Result<()>,
 ) -> Result<HotPages> {
     let begun = Instant::now();
-    let mut told = String::new();
+    let mut said = String::new();
     loop {
         let set = read(root);
         let why = match &set {
@@ -183,9 +186,9 @@ pub fn hot_pages(
             );
         }
         let text = format!("waits until the host names hot pages: {why}");
-        if told != text {
+        if said != text {
             say(text.clone())?;
-            told = text;
+            said = text;
         }
         std::thread::sleep(POLL);
     }
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_pages_of_selected_processes_and_the_others_are_counted() {
+    fn frames_are_pages_of_selected_processes_others_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         put(&dir, 7, &[10, 0, 12, 13]);
         put(&dir, 8, &[20, 12, 0, 0]);
@@ -295,10 +298,12 @@ mod tests {
         assert_eq!(set.check(Tick(220 * SECOND), Tick(0)), Ok(()));
         let why = set.check(Tick(221 * SECOND), Tick(0)).unwrap_err();
         assert!(why.contains("121 s old"), "{why}");
+        let why = set.check(Tick(99 * SECOND), Tick(0)).unwrap_err();
+        assert!(why.contains("before the boot"), "{why}");
     }
 
     #[test]
-    fn a_set_that_was_counted_in_part_before_the_last_round_is_not_used() {
+    fn a_set_that_was_counted_before_the_last_round_is_not_used() {
         let set = Set::new(&hot(&[1], 5), Tick(100 * SECOND));
         let round = |ended: u64| set.check(Tick(101 * SECOND), Tick(ended * SECOND));
         assert_eq!(round(92), Ok(()));

@@ -48,11 +48,8 @@ impl CoarseBlocks {
             self.0 = answer.huge_leaf.clone();
             return;
         }
-        let words = answer.huge_leaf.words().iter().enumerate();
-        for (index, word) in words {
-            let before = self.0.words().get(index).copied().unwrap_or(0);
-            self.0.set_word(index, before | word);
-        }
+        let coarse = answer.huge_leaf.iter();
+        coarse.for_each(|block| self.0.put(block, true));
     }
 
     fn has(&self, block: usize) -> bool {
@@ -60,9 +57,14 @@ impl CoarseBlocks {
         block < self.0.pages() && self.0.get(block)
     }
 
+    /// Whether no page was seen by itself.
+    fn is_all(&self) -> bool {
+        self.0.pages() > 0 && self.0.count() == self.0.pages()
+    }
+
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        size_of_val(self.0.words())
+        usize::try_from(self.0.pages() / 8).unwrap_or(usize::MAX)
     }
 }
 
@@ -83,7 +85,8 @@ impl Vm {
         // The heat of the last round is cleared when the next one begins.
         let round = self.rounds.current.as_ref().or(self.rounds.last.as_ref())?;
         round.classified_at?;
-        if self.pages.ram().unit() != PageSize::Base || !self.observes() {
+        let is_seen = self.pages.ram().unit() == PageSize::Base && self.observes();
+        if !is_seen || self.observer.coarse.is_all() {
             return None;
         }
         let mut counts = [0_u64; 256];
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hottest_fit_and_of_the_next_ones_as_many_as_there_is_room_for() {
+    fn the_hottest_fit_and_of_the_next_ones_as_many_as_have_room() {
         let mut counts = [0; 256];
         (counts[9], counts[5], counts[1]) = (3, 4, 100);
         for (most, at) in [

@@ -73,7 +73,6 @@ fn what_does_not_fit_is_left_out_coldest_first() {
 #[test]
 fn the_parts_of_a_2_mib_leaf_are_never_named() {
     let mut host = sparse(PolicyName::Vtmm, 900);
-    host.after(0, terrace_proto::Event::Timer);
     host.guests.get_mut(&VM).unwrap().leaves = [1, 7].into();
     host.run_until(Tick(10 * SECOND));
     let hot = named(&host, 10_000).unwrap();
@@ -83,7 +82,7 @@ fn the_parts_of_a_2_mib_leaf_are_never_named() {
 }
 
 #[test]
-fn a_leaf_that_was_split_within_the_round_counts_until_the_next_one() {
+fn a_leaf_that_was_split_within_the_round_counts_to_its_end() {
     let mut host = sparse(PolicyName::Vtmm, 900);
     host.guests.get_mut(&VM).unwrap().leaves = [2].into();
     host.run_until(Tick(2 * SECOND));
@@ -111,6 +110,11 @@ fn pages_that_are_not_seen_one_by_one_are_not_named() {
     host.arrive(huge, Box::new(|_, _| (true, false)));
     host.run_until(Tick(20 * SECOND));
     assert_eq!(named(&host, 100), None);
+    let mut host = sparse(PolicyName::Vtmm, 900);
+    host.run_until(Tick(0));
+    host.guests.get_mut(&VM).unwrap().leaves = (0..8).collect();
+    host.run_until(Tick(20 * SECOND));
+    assert_eq!(named(&host, 100), None, "regions alone");
     let mut host = sparse(PolicyName::PreferFast, 900);
     host.run_until(Tick(20 * SECOND));
     assert_eq!(named(&host, 100), None, "a policy that observes nothing");

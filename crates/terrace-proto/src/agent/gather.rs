@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_refused_when_it_is_made_and_when_it_is_read() {
+    fn what_is_out_of_bounds_is_neither_made_nor_read() {
         let wrong = [
             (4097, 0, frames(4097)),
             (16385, 0, frames(1)),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Weak;
 
+use super::gathers::Gathers;
 use terrace_config::{Fallback, VmConfig, VmMode};
 use terrace_host::agent::{AgentState, AgentView};
 use terrace_proto::agent::Mode;
@@ -24,6 +25,8 @@ pub struct Agent {
     pub in_force: InForce,
     /// Whether the guest moves what the host names (coordinated mode); or why not.
     pub moves: Result<(), String>,
+    /// The hot pages that were named to it for gathering; `None` if none are.
+    pub gathers: Option<Gathers>,
     /// Whether an operator paused the agent.
     pub paused: bool,
     /// The VM's RAM, bytes; `None` if QEMU did not report it.
@@ -60,6 +63,7 @@ impl Agent {
                 VmMode::Host | VmMode::Coordinated => InForce::Host,
             },
             moves: Err("its agent was not heard yet".to_owned()),
+            gathers: config.management.gather.then(Gathers::default),
             paused,
             ram_bytes,
         }
