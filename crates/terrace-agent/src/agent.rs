@@ -17,7 +17,7 @@ use terrace_proto::ranges::{
 use terrace_sys::{HostRoot, Pages};
 
 use crate::account::Account;
-use crate::channel::{FrameRequests, HostLink, Instructions, guest_memory_end};
+use crate::channel::{FrameRequests, HostLink, HotFrames, Instructions, guest_memory_end};
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::frames::{self, Frames, NotMoved};
@@ -241,10 +241,23 @@ impl Agent {
     /// Speaks with the host and takes its instructions.
     pub fn speak(&mut self, link: &mut HostLink) {
         link.beat(self.controller.now(), &self.report());
+        if let Some(hot) = link.take_hot() {
+            self.hear_hot(&hot);
+        }
+        self.host.counted(link.counts());
         self.follow(link.take_instructions());
         let epoch = self.controller.epoch();
         let journal = &mut self.account.journal;
         self.host.linked(&link.state(), epoch, journal);
+    }
+
+    /// Writes down hot pages that the host named, for the rounds of gathering beside this.
+    fn hear_hot(&mut self, hot: &HotFrames) {
+        if let Err(error) = gather::write_hot(&self.root, hot) {
+            let text = format!("hot pages that the host named are lost: {error:#}");
+            let epoch = self.controller.epoch();
+            self.account.journal.tell_once(epoch, text);
+        }
     }
 
     /// Follows instructions from now on.

@@ -267,6 +267,10 @@ impl Config {
             "sampler = \"scan\" needs the guest module, which module = false switches off"
         );
         check_names(&raw)?;
+        ensure!(
+            raw.host.channel || !raw.gather.is_by_host(),
+            "gather.heat = \"host\" needs the channel to the host, which host.channel = false switches off"
+        );
         let port = raw.host.port;
         ensure!(
             !port.is_empty() && !port.contains(['/', '\0']),
@@ -400,6 +404,9 @@ mod tests {
         assert!(refused("[gather]\nnode = -1").ends_with("expected a whole number, 0 or more"));
         assert!(refused("[gather]\ncl = \"all\"").contains("allowed is \"auto\", or 2 to 512"));
         assert!(refused("[gather]\nsplit = 20000").contains("allowed is 0 to 16384"));
+        assert!(refused("[gather]\nheat = \"damon\"").contains("expected `auto` or `host`"));
+        let alone = "[gather]\nheat = \"host\"\n[host]\nchannel = false";
+        assert!(refused(alone).contains("needs the channel to the host"));
         assert!(refused("[gather]\nwindow_s = 0").contains("gather.window_s = 0 is out of range"));
         let tier = |name| format!("[[tier]]\nname = \"{name}\"\nnodes = [0]\n");
         assert!(refused(&(tier("a") + &tier("a"))).contains("are named \"a\""));

@@ -9,11 +9,23 @@ use terrace_core::gather::{BLOCK_PAGES, Cl};
 /// Most larger pages that a round splits: 32 GiB.
 const MAX_SPLIT: usize = 1 << 14;
 
+/// Choice of the source of hot pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeatChoice {
+    /// The first that works in this guest.
+    #[default]
+    Auto,
+    /// The host's scans.
+    Host,
+}
+
 /// The section as people write it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawGather {
     rounds: bool,
+    heat: HeatChoice,
     split: usize,
     node: Option<u32>,
     cl: RawCl,
@@ -34,6 +46,7 @@ impl Default for RawGather {
     fn default() -> Self {
         Self {
             rounds: false,
+            heat: HeatChoice::Auto,
             split: 0,
             node: None,
             cl: RawCl::Text("auto".into()),
@@ -49,6 +62,8 @@ impl Default for RawGather {
 pub struct Gathering {
     /// Whether `terrace-agent run` has rounds go on beside it.
     pub rounds: bool,
+    /// The source of hot pages.
+    pub heat: HeatChoice,
     /// Most of the guest's own pages of 2 MiB that a round splits.
     pub split: usize,
     /// The node whose memory takes them; `None`: the guest module does, within each node.
@@ -62,6 +77,12 @@ pub struct Gathering {
 }
 
 impl RawGather {
+    /// Whether the host names hot pages.
+    #[must_use]
+    pub fn is_by_host(&self) -> bool {
+        self.heat == HeatChoice::Host
+    }
+
     /// Checks the section.
     ///
     /// # Errors
@@ -98,6 +119,7 @@ impl RawGather {
         );
         Ok(Gathering {
             rounds: self.rounds,
+            heat: self.heat,
             split: self.split,
             node: self.node,
             cl,

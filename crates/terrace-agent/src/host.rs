@@ -3,7 +3,7 @@
 use terrace_proto::agent::{Budgets, Mode};
 
 use crate::account::Account;
-use crate::channel::{FrameRequests, Instructions, LinkState};
+use crate::channel::{Counts, FrameRequests, Instructions, LinkState};
 use crate::journal::Journal;
 use crate::status::ChannelStatus;
 
@@ -78,6 +78,12 @@ impl Host {
         (before.budgets != self.instructions.budgets).then_some(self.instructions.budgets)
     }
 
+    /// Takes in the counters of the host's messages.
+    pub fn counted(&mut self, counts: Counts) {
+        self.channel.hot_taken = counts.hot_taken;
+        self.channel.hot_refused = counts.hot_refused;
+    }
+
     /// Takes in the state of the link; a change goes into the journal.
     pub fn linked(&mut self, state: &LinkState, epoch: u32, journal: &mut Journal) {
         let word = match state {
@@ -87,14 +93,9 @@ impl Host {
             LinkState::Refused(_) => "refused",
             LinkState::Silent => "silent",
         };
-        let before = std::mem::replace(
-            &mut self.channel,
-            ChannelStatus {
-                state: word.into(),
-                detail: state.to_string(),
-            },
-        );
-        if before.state != self.channel.state {
+        let before = std::mem::replace(&mut self.channel.state, word.into());
+        self.channel.detail = state.to_string();
+        if before != self.channel.state {
             journal.tell(epoch, self.channel.detail.clone());
         }
     }

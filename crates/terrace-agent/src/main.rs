@@ -16,6 +16,7 @@ use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
 use terrace_agent::gather::Background;
 use terrace_agent::gather::commands::{self, GatherArgs, SkewArgs};
+use terrace_agent::gathering::HeatChoice;
 use terrace_agent::module::{GuestPages, ModuleParts};
 use terrace_agent::opener::{OpenerProcess, Without};
 use terrace_agent::room::Room;
@@ -276,6 +277,7 @@ fn link_config(root: &HostRoot, port: &str, config: &Config) -> LinkConfig {
         port: port.to_owned(),
         budgets: config.budgets,
         memory_end: guest_memory_end(root),
+        gathers: config.gather.heat == HeatChoice::Host,
         ..LinkConfig::default()
     }
 }

@@ -146,6 +146,10 @@ pub struct ChannelStatus {
     pub state: String,
     /// The details, for people.
     pub detail: String,
+    /// Hot pages that the host named and that were taken, for gathering.
+    pub hot_taken: u64,
+    /// Hot pages that were refused: outside of memory, named twice, too many, of an old set, or not wanted (`gather.heat`).
+    pub hot_refused: u64,
 }
 
 /// The current status, served to everybody who connects.

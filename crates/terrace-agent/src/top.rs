@@ -85,6 +85,7 @@ fn head(text: &mut String, status: &Status) -> std::fmt::Result {
         }
     )?;
     named(text, status)?;
+    hot_by_host(text, status)?;
     gathering(text, &status.gather)?;
     for tier in &status.tiers {
         let used = tier.total_bytes.saturating_sub(tier.free_bytes);
@@ -142,6 +143,20 @@ fn named(text: &mut String, status: &Status) -> std::fmt::Result {
     }
 }
 
+/// Hot pages that the host named; nothing if it did not.
+fn hot_by_host(text: &mut String, status: &Status) -> std::fmt::Result {
+    let channel = &status.channel;
+    if channel.hot_taken + channel.hot_refused == 0 {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "hot      {} named by the host so far, {} refused",
+        pages(channel.hot_taken),
+        channel.hot_refused
+    )
+}
+
 /// Rounds, pages, and what stays by reason; nothing if no rounds go on.
 fn gathering(text: &mut String, gather: &GatherStatus) -> std::fmt::Result {
     if matches!(gather.state.as_str(), "" | "off") {
@@ -169,6 +184,14 @@ fn gathering(text: &mut String, gather: &GatherStatus) -> std::fmt::Result {
         last.before.hot_blocks,
         last.after.hot_blocks
     )?;
+    if let Some(named) = last.by_host {
+        writeln!(
+            text,
+            "         {} by the host's word, {} of no selected process",
+            pages(named.pages),
+            named.unknown
+        )?;
+    }
     let staying = last.staying;
     let skips = [
         (staying.shared, "of files or shared"),

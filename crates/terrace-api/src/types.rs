@@ -142,6 +142,21 @@ pub struct Agent {
     pub heartbeats: u64,
     /// The last heartbeat of this connection.
     pub report: Option<AgentReport>,
+    /// Hot pages that were named to it last, for gathering; `null` if none were.
+    pub gather: Option<NamedHot>,
+}
+
+/// Hot base pages that were named to a guest that gathers, by one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedHot {
+    /// The round.
+    pub round: u64,
+    /// Hot 4 KiB pages that were named.
+    pub named_pages: u64,
+    /// Hot 4 KiB pages that there are.
+    pub hot_pages: u64,
+    /// Blocks of 2 MiB of the guest's memory with a hot page.
+    pub hot_blocks: u64,
 }
 
 /// An agent's last heartbeat.

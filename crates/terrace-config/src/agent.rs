@@ -68,6 +68,8 @@ pub struct Management {
     pub fallback: Fallback,
     /// QEMU's end of the agent's port; `None` if the host manages the VM alone.
     pub agent_socket: Option<PathBuf>,
+    /// Whether the host names hot pages to the guest, which gathers them.
+    pub gather: bool,
 }
 
 impl Management {
@@ -142,8 +144,9 @@ impl AgentConfig {
         mode: VmMode,
         scan: bool,
         own: Option<&Path>,
+        gather: bool,
     ) -> Result<Option<PathBuf>> {
-        if mode == VmMode::Host {
+        if mode == VmMode::Host && !gather {
             return Ok(None);
         }
         ensure!(

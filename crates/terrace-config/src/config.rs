@@ -16,6 +16,7 @@ use terrace_proto::{TierId, TierLimit};
 use crate::agent::{AgentConfig, Fallback, Management, VmMode};
 use crate::balance::Balance;
 use crate::discover::Discover;
+use crate::gather::{self, Namer};
 use crate::hyperflex::{self, Hyperflex};
 use crate::mover::Mover;
 use crate::pins::{self, PinConfig};
@@ -192,10 +193,7 @@ impl Config {
     /// Checks what depends on the names of the tiers, and refuses policies that work in the simulator only.
     fn check(&self) -> Result<()> {
         self.check_tier_names(&self.defaults).context("defaults")?;
-        ensure!(
-            self.defaults.agent_socket.is_none(),
-            "defaults.agent_socket: each VM has a socket of its own: set it under [vm.NAME], or agent.folder"
-        );
+        gather::check_defaults(&self.defaults)?;
         for name in self.vms.keys() {
             self.vm(name)
                 .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg))
@@ -345,6 +343,15 @@ impl Config {
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
         let unit = mode.unit(own.unit.or(self.defaults.unit).unwrap_or_default())?;
+        let policy = self.engine.vm_policies.get(name);
+        let namer = Namer {
+            mode,
+            scan,
+            unit,
+            tracker,
+            policy: policy.unwrap_or(&self.engine.policy),
+        };
+        let (gather, unit) = gather::of_vm(own, namer)?;
         Ok(VmConfig {
             hyperflex: hyperflex::of_vm(own, &self.defaults)?,
             pins: pins::of_vm(own, &self.defaults)?,
@@ -357,9 +364,14 @@ impl Config {
             management: Management {
                 mode,
                 fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
-                agent_socket: self
-                    .agent
-                    .socket(name, mode, scan, own.agent_socket.as_deref())?,
+                agent_socket: self.agent.socket(
+                    name,
+                    mode,
+                    scan,
+                    own.agent_socket.as_deref(),
+                    gather,
+                )?,
+                gather,
             },
             tracker,
             writes,

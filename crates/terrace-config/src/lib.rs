@@ -6,6 +6,7 @@ mod balance;
 mod beyond;
 mod config;
 mod discover;
+mod gather;
 mod hyperflex;
 mod mover;
 mod pins;

@@ -78,6 +78,7 @@ pub(crate) struct RawVm {
     pub(crate) mode: Option<VmMode>,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) agent_socket: Option<PathBuf>,
+    pub(crate) gather: Option<bool>,
     pub(crate) hyperflex: Option<PathBuf>,
     pub(crate) hyperflex_nodes: Option<Vec<u32>>,
     pub(crate) nobody_pins: Option<bool>,

@@ -45,7 +45,7 @@ pub struct ScanAnswer {
     /// Some mapping was written since the last answer that reported this (or the clearing pass); `None` if no source of
     /// writes exists, or it reports later.
     pub written: Option<PageBitmap>,
-    /// The 2 MiB block is mapped by a huge leaf, whose bits do not distinguish its 512 parts.
+    /// The 2 MiB block is mapped by a huge leaf, whose bits do not distinguish its 512 parts; or it is part of a larger region.
     pub huge_leaf: PageBitmap,
     /// Cost and counts.
     pub stats: ScanStats,

@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use terrace_proto::agent::{
-    AgentMessage, Allowance, Budgets, Decoder, Frames, Heartbeat, Hello, HostMessage, Message as _,
-    Mode, Report, Text, Versions,
+    AgentMessage, Allowance, Budgets, Decoder, Frames, Gather, Heartbeat, Hello, HostMessage,
+    Message as _, Mode, Report, Text, Versions,
 };
 use terrace_proto::{Gfn, Tick};
 
 use super::LinkConfig;
 use super::frames::{FrameRequests, Waiting};
+use super::gathered::{HotFrames, HotSet};
 
 /// Pause between two hellos that are not answered, and after one that was refused.
 const HELLO_EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +48,10 @@ pub struct Counts {
     pub frames_taken: u64,
     /// Frames outside of memory, named twice, too many, of an old decision, or not in coordinated mode.
     pub frames_refused: u64,
+    /// Frames of hot pages that were taken, for gathering.
+    pub hot_taken: u64,
+    /// Frames of hot pages outside of memory, named twice, too many, of an old set, or for an agent that gathers by none.
+    pub hot_refused: u64,
 }
 
 /// State of the conversation.
@@ -75,6 +80,16 @@ struct Own {
     silence: Duration,
     beat_every: Duration,
     memory_end: Gfn,
+    gathers: bool,
+}
+
+/// Frames that the host named.
+#[derive(Debug, Default)]
+struct Named {
+    /// To be moved.
+    moves: Waiting,
+    /// To be gathered.
+    hot: HotSet,
 }
 
 /// The conversation without a port: bytes of the host go in, instructions and frames to send come out.
@@ -90,7 +105,7 @@ pub struct Conversation {
     heard_at: Option<Tick>,
     spoke_at: Option<Tick>,
     said: Said,
-    frames: Waiting,
+    named: Named,
     counts: Counts,
 }
 
@@ -106,6 +121,7 @@ impl Conversation {
                 silence: config.silence,
                 beat_every: config.beat_every,
                 memory_end: config.memory_end,
+                gathers: config.gathers,
             },
             decoder: Decoder::default(),
             allowance: Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, Tick(0)),
@@ -116,7 +132,7 @@ impl Conversation {
             heard_at: None,
             spoke_at: None,
             said: Said::default(),
-            frames: Waiting::default(),
+            named: Named::default(),
             counts: Counts::default(),
         }
     }
@@ -138,7 +154,7 @@ impl Conversation {
     fn greet_again(&mut self, session: u64) {
         self.session = session;
         (self.welcome, self.refused) = (None, None);
-        self.frames = Waiting::default();
+        self.named = Named::default();
     }
 
     /// Takes in bytes of the host.
@@ -193,12 +209,13 @@ impl Conversation {
             HostMessage::Mode(mode) => {
                 self.said.mode = Some(mode);
                 if mode != Mode::Coordinated {
-                    self.frames.forget();
+                    self.named.moves.forget();
                 }
             }
             HostMessage::Pause(paused) => self.said.paused = paused,
             HostMessage::Budgets(budgets) => self.said.budgets = budgets,
             HostMessage::Frames(frames) => self.hear_frames(&frames),
+            HostMessage::Gather(part) => self.hear_hot(&part),
             HostMessage::Welcome { .. } | HostMessage::Refused { .. } | HostMessage::WhoIsThere => {
                 return;
             }
@@ -209,11 +226,32 @@ impl Conversation {
     fn hear_frames(&mut self, frames: &Frames) {
         let named = (frames.promote().len() + frames.demote().len()) as u64;
         let taken = match self.said.mode {
-            Some(Mode::Coordinated) => self.frames.take_in(frames, self.own.memory_end),
+            Some(Mode::Coordinated) => self.named.moves.take_in(frames, self.own.memory_end),
             _ => 0,
         };
         self.counts.frames_taken += taken;
         self.counts.frames_refused += named - taken;
+    }
+
+    fn hear_hot(&mut self, part: &Gather) {
+        let named = part.hot().len() as u64;
+        let taken = match self.own.gathers {
+            true => self.named.hot.take_in(part, self.own.memory_end),
+            false => 0,
+        };
+        self.counts.hot_taken += taken;
+        self.counts.hot_refused += named - taken;
+    }
+
+    /// The newest set of hot pages that the host named, once.
+    pub fn take_hot(&mut self) -> Option<HotFrames> {
+        self.named.hot.hand_out()
+    }
+
+    /// Frames of hot pages that are held, [`MAX_HOT`](terrace_proto::agent::MAX_HOT) at most.
+    #[must_use]
+    pub fn waiting_hot(&self) -> usize {
+        self.named.hot.len()
     }
 
     /// The next message as a frame, if one is due.
@@ -271,10 +309,10 @@ impl Conversation {
                 mode,
                 paused: self.said.paused,
                 budgets: self.said.budgets.within(self.own.budgets),
-                frames: self.frames.hand_out(),
+                frames: self.named.moves.hand_out(),
             },
             _ => {
-                self.frames.forget();
+                self.named.moves.forget();
                 Instructions {
                     by_host: false,
                     mode: self.own.mode,
@@ -298,6 +336,6 @@ impl Conversation {
     /// Frames that wait to be taken, [`MAX_FRAMES`](super::MAX_FRAMES) at most.
     #[must_use]
     pub fn waiting_frames(&self) -> usize {
-        self.frames.len()
+        self.named.moves.len()
     }
 }

@@ -1,7 +1,7 @@
 //! The channel to the host: a heartbeat with the guest's state goes there, instructions come back.
 //!
 //! Responsible for: the virtio-serial port (`port`), what is said when and what of the host is believed
-//! (`conversation`, `frames`), and never holding up the loop that calls it: every read and write is non-blocking
+//! (`conversation`, `frames`, `gathered`), and never holding up the loop that calls it: every read and write is non-blocking
 //! and bounded. It leaves to others: following the instructions, and what is in a [`Report`].
 //!
 //! The host is distrusted too: its budgets count only as far as they are below the agent's own, its frames only if
@@ -10,6 +10,7 @@
 
 mod conversation;
 mod frames;
+mod gathered;
 mod port;
 
 use std::collections::hash_map::RandomState;
@@ -24,6 +25,7 @@ use terrace_sys::HostRoot;
 
 pub use conversation::{Conversation, Counts, Instructions};
 pub use frames::{FrameRequests, MAX_FRAMES};
+pub use gathered::HotFrames;
 pub use port::guest_memory_end;
 
 use conversation::Talk;
@@ -59,6 +61,8 @@ pub struct LinkConfig {
     pub beat_every: Duration,
     /// End of this guest's memory: [`guest_memory_end`].
     pub memory_end: Gfn,
+    /// Whether hot pages that the host names are wanted, for gathering.
+    pub gathers: bool,
 }
 
 impl Default for LinkConfig {
@@ -71,6 +75,7 @@ impl Default for LinkConfig {
             silence: Duration::from_secs(5),
             beat_every: Duration::from_secs(1),
             memory_end: Gfn(0),
+            gathers: false,
         }
     }
 }
@@ -246,6 +251,11 @@ impl HostLink {
     /// host is silent. Frames are handed out once.
     pub fn take_instructions(&mut self) -> Instructions {
         self.talk.take_instructions(self.now)
+    }
+
+    /// The newest set of hot pages that the host named, once.
+    pub fn take_hot(&mut self) -> Option<HotFrames> {
+        self.talk.take_hot()
     }
 
     /// State of the link as of the last beat.

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use terrace_proto::agent::{
-    AgentMessage, Decoder, Frames, Hello, HostMessage, Message as _, NodeMemory, Text,
+    AgentMessage, Decoder, Frames, Gather, Hello, HostMessage, Message as _, NodeMemory, Text,
 };
 
 use super::*;
@@ -307,6 +307,66 @@ fn frames_are_accepted_once_in_coordinated_mode_within_memory() {
     link.beat(at(1300), &Report::default());
     assert_eq!(link.take_instructions().frames.promote, [Gfn(11)]);
     assert_eq!(link.take_instructions().frames, FrameRequests::default());
+}
+
+fn hot(generation: u64, whole: u32, frames: &[u64]) -> HostMessage {
+    let frames = frames.iter().copied().map(Gfn).collect();
+    HostMessage::Gather(Gather::new(generation, whole, 100, frames).unwrap())
+}
+
+#[test]
+fn gather_is_heard_in_any_mode_and_counts_apart_from_frames() {
+    let mut host = Host::new();
+    let mut link = host.link(|c| c.gathers = true);
+    host.welcome(&mut link, at(0), Mode::Off);
+    host.say(&hot(2, 4, &[3, 999, 1000]));
+    host.say(&hot(1, 1, &[5]));
+    link.beat(at(1100), &Report::default());
+    assert_eq!(link.take_hot(), None, "it is not whole");
+    host.say(&hot(2, 4, &[3]));
+    link.beat(at(1200), &Report::default());
+    assert_eq!(link.take_hot().unwrap().frames, [Gfn(3), Gfn(999)]);
+    assert_eq!(link.take_hot(), None);
+    let counts = link.counts();
+    assert_eq!((counts.hot_taken, counts.hot_refused), (2, 3));
+    assert_eq!((counts.frames_taken, counts.frames_refused), (0, 0));
+    // A host that began anew counts from the beginning.
+    host.say(&HostMessage::WhoIsThere);
+    link.beat(at(3000), &Report::default());
+    host.say(&hot(1, 1, &[5]));
+    link.beat(at(3100), &Report::default());
+    assert_eq!(link.take_hot(), None, "before the welcome");
+}
+
+#[test]
+fn gather_to_an_agent_that_does_not_gather_is_counted_and_left() {
+    let mut host = Host::new();
+    let mut link = host.link(|_| {});
+    host.welcome(&mut link, at(0), Mode::Guest);
+    host.say(&hot(1, 2, &[3, 4]));
+    link.beat(at(1100), &Report::default());
+    assert_eq!(link.take_hot(), None);
+    let counts = link.counts();
+    assert_eq!((counts.hot_taken, counts.hot_refused), (0, 2));
+    assert_eq!(link.state(), LinkState::Welcomed(1));
+}
+
+#[test]
+fn a_host_that_floods_with_gather_is_cut_off_and_fills_nothing() {
+    let mut host = Host::new();
+    let mut link = host.link(|c| c.gathers = true);
+    host.welcome(&mut link, at(0), Mode::Guest);
+    let flood: Vec<u8> = (1..=600)
+        .flat_map(|generation| hot(generation, 16384, &[1, 2]).encode().unwrap())
+        .collect();
+    host.bytes(&flood);
+    link.beat(at(1100), &Report::default());
+    assert!(matches!(link.state(), LinkState::Down(_)));
+    assert_eq!(link.counts().broken, 1);
+    assert_eq!(link.take_hot(), None);
+    link.beat(at(2100), &Report::default());
+    host.accept();
+    host.hello();
 }
 
 #[test]

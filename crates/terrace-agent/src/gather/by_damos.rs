@@ -133,7 +133,7 @@ fn limits(config: &Config) -> Limits {
 fn hot(pages: Pages) -> HotPages {
     HotPages {
         pages,
-        large: Vec::new(),
+        ..HotPages::default()
     }
 }
 
@@ -185,7 +185,10 @@ fn staying(plan: &Plan, origins: &[(u64, u32, u64)], stayed: Pages) -> Pages {
 }
 
 /// The processes that the configuration selects, and their managed mappings.
-fn targets(root: &HostRoot, config: &Config) -> Result<Vec<Target>> {
+///
+/// # Errors
+/// If none is selected.
+pub fn targets(root: &HostRoot, config: &Config) -> Result<Vec<Target>> {
     let pids = heat::selected(root, config)?;
     let layouts = Layout::read_all(root, &pids).into_iter();
     let targets = layouts.map(|(pid, layout)| Target {

@@ -30,7 +30,7 @@ pub struct HeatArgs {
     config: Option<PathBuf>,
     /// Hot pages from another tool, a line for each: PID ADDRESS, as in `1234 0x7f0000001000`. Without it, pages that
     /// were accessed in two of three windows of `gather.window_s` seconds, by the guest module's SCAN, idle-page tracking, PEBS or
-    /// IBS.
+    /// IBS; or those that the host names (`gather.heat`).
     #[arg(long, value_name = "FILE")]
     pages: Option<PathBuf>,
     /// Print JSON.

@@ -3,6 +3,7 @@
 use terrace_sys::guest_module::{GuestModule, ModuleError};
 use terrace_sys::{Finding, HostRoot};
 
+use super::by_host;
 use super::heat::Source;
 use super::node::NodeWay;
 use super::way;
@@ -45,11 +46,25 @@ pub fn inspect(root: &HostRoot, config: &Config) -> Finding {
 /// A way that works, with the source of hot pages; without one only lists of another tool can be gathered.
 fn with_source(root: &HostRoot, config: &Config, way: &str) -> Finding {
     match Source::choose(root, config, None) {
+        Ok(Source::Host) => by_the_host(root, way),
         Ok(source) => Finding::ok(NAME, format!("{way}, found by {}", source.name())),
         Err(error) => Finding::degraded(
             NAME,
             format!("{way}, but {error:#}"),
             "load the guest module (guest-module, above), which has SCAN; without any source `gather --pages FILE` alone works",
+        ),
+    }
+}
+
+/// The same by the host's word.
+fn by_the_host(root: &HostRoot, way: &str) -> Finding {
+    match by_host::last_word(root) {
+        Ok(word) => Finding::ok(NAME, format!("{way}, found by the host ({word})")),
+        Err(why) => Finding::degraded(
+            NAME,
+            format!("{way}, but gather.heat = \"host\" and {why}"),
+            "set gather = true under [vm.NAME] on the host, and let terrace-agent run go on here: it hears the host's word, over the port \
+             of host.port",
         ),
     }
 }

@@ -9,6 +9,7 @@ use terrace_sys::HostRoot;
 use terrace_sys::guest_module::GuestModule;
 
 use super::bits;
+use super::by_host;
 use super::damos::Damos;
 use super::hot::{HotPages, read_list};
 use super::idle::IdleBits;
@@ -16,6 +17,7 @@ use super::samples::Samples;
 use super::scan::ScanBits;
 use super::watch::{AccessedBits, watch};
 use crate::config::{Config, SamplerChoice};
+use crate::gathering::HeatChoice;
 use crate::processes;
 use crate::sampler::by_pmu;
 
@@ -27,10 +29,12 @@ pub enum Source<'a> {
     Windows(Box<dyn AccessedBits>),
     /// DAMOS, which tells by moving pages to this node.
     Damos(u32),
+    /// The host, which names frames.
+    Host,
 }
 
 impl<'a> Source<'a> {
-    /// A list, if there is one; else the guest module's SCAN, idle-page tracking, the PMU's samples, or DAMOS. DAMON's regions are
+    /// A list, if there is one; the host, if the configuration says so; else the guest module's SCAN, idle-page tracking, the PMU's samples, or DAMOS. DAMON's regions are
     /// too coarse.
     ///
     /// # Errors
@@ -38,6 +42,9 @@ impl<'a> Source<'a> {
     pub fn choose(root: &HostRoot, config: &Config, list: Option<&'a Path>) -> Result<Self> {
         if let Some(list) = list {
             return Ok(Self::List(list));
+        }
+        if config.gather.heat == HeatChoice::Host {
+            return Ok(Self::Host);
         }
         let no_scan = match scan(root, config) {
             Ok(scan) => return Ok(Self::Windows(Box::new(scan))),
@@ -66,6 +73,7 @@ impl<'a> Source<'a> {
             Self::List(_) => "a list",
             Self::Windows(bits) => bits.name(),
             Self::Damos(_) => "DAMOS",
+            Self::Host => "the host",
         }
     }
 
@@ -81,6 +89,7 @@ impl<'a> Source<'a> {
     ) -> Result<HotPages> {
         let mut bits = match self {
             Self::List(list) => return read_list(list),
+            Self::Host => return by_host::hot_pages(root, config, say),
             Self::Windows(bits) => bits,
             Self::Damos(_) => bail!(
                 "DAMOS finds hot pages by moving them: terrace-agent gather can use it, and nothing that moves none. Load the module, or \

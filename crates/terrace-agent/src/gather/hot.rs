@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use terrace_core::gather::LargePage;
 use terrace_proto::PAGE_SIZE;
 
+use super::by_host::NamedByHost;
+
 /// Most pages of a list: 256 GiB of memory.
 const MAX_PAGES: usize = 1 << 26;
 
@@ -19,6 +21,8 @@ pub struct HotPages {
     pub pages: BTreeMap<u32, Vec<u64>>,
     /// Hot pages of 2 MiB, in order: which of their parts are hot is not known.
     pub large: Vec<LargePage>,
+    /// The frames that they came from, if the host named them.
+    pub by_host: Option<NamedByHost>,
 }
 
 impl HotPages {
@@ -65,7 +69,7 @@ fn parse_list(text: impl BufRead) -> Result<HotPages> {
         pages: pages
             .map(|(pid, pages)| (pid, pages.into_iter().collect()))
             .collect(),
-        large: Vec::new(),
+        ..HotPages::default()
     })
 }
 

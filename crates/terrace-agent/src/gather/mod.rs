@@ -9,6 +9,7 @@ mod areas;
 mod background;
 mod bits;
 mod by_damos;
+mod by_host;
 pub mod commands;
 mod damos;
 mod doctor;
@@ -32,6 +33,7 @@ mod way;
 
 pub use background::Background;
 pub use bits::are_held as accessed_bits_are_held;
+pub use by_host::{NamedByHost, write as write_hot};
 pub use doctor::inspect;
 pub use round::Round;
 pub use state::GatherStatus;

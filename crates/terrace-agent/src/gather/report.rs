@@ -225,6 +225,13 @@ fn write_round(text: &mut String, round: &Round) -> std::fmt::Result {
         round.returned_pages,
         round.milliseconds
     )?;
+    if let Some(named) = round.by_host {
+        writeln!(
+            text,
+            "host       named {} hot pages, of which no selected process has {}",
+            named.pages, named.unknown
+        )?;
+    }
     let left = round.planned_pages.saturating_sub(round.moved_pages);
     if left > 0 {
         writeln!(

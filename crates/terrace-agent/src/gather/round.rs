@@ -10,6 +10,7 @@ use terrace_core::gather::{BLOCK_PAGES, Limits, Pace, Plan, Rounds, Skew, Splits
 use terrace_proto::PAGE_SIZE;
 use terrace_sys::HostRoot;
 
+use super::by_host::NamedByHost;
 use super::hot::HotPages;
 use super::location::{HotFrame, Located, Staying, locate};
 use super::residents::{Which, pages_in};
@@ -63,6 +64,9 @@ pub struct LargePages {
 pub struct Round {
     /// The way, `node` or `module`.
     pub way: String,
+    /// The frames that the host named, if the round goes by its word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_host: Option<NamedByHost>,
     /// The spread at its beginning.
     pub before: Spread,
     /// Blocks to be emptied.
@@ -133,9 +137,11 @@ impl Gatherer {
         skew.target(target.clone().unwrap_or(0..0));
         let before = Spread::of(&skew);
         self.rounds.begin(&skew);
+        // What a host with more hot pages than it names left out may be hot.
+        let is_cut = hot.by_host.is_some_and(NamedByHost::is_cut);
         let returned_pages = match &target {
-            Some(frames) => self.return_cold(way, hot, frames)?,
-            None => 0,
+            Some(frames) if !is_cut => self.return_cold(way, hot, frames)?,
+            _ => 0,
         };
         let mut limits = Limits {
             cl: config.gather.cl,
@@ -159,6 +165,7 @@ impl Gatherer {
         large_pages.split = self.split(config, hot, &mut refused);
         Ok(Round {
             way: way.name().into(),
+            by_host: hot.by_host,
             before,
             planned_blocks: plan.blocks.len() as u64,
             planned_pages: plan.pages,

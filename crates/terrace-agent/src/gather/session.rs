@@ -9,12 +9,14 @@ use terrace_core::gather::{Pace, WINDOWS};
 use terrace_sys::{HostRoot, process_cpu_time};
 
 use super::bits;
+use super::by_host;
 use super::damos::Damos;
 use super::round::{Gatherer, Round};
 use super::state::GatherStatus;
 use super::way::Way;
 use super::{heat, report, way};
 use crate::config::Config;
+use crate::gathering::HeatChoice;
 
 /// Pause after rounds that did not pay, beside `terrace-agent run`.
 const LONG_REST: Duration = Duration::from_secs(1800);
@@ -95,6 +97,8 @@ impl<'a> Session<'a> {
             heat::Source::Damos(node) => self.round_by_damos(way.as_mut(), node),
             source => self.round_by(way.as_mut(), source),
         };
+        // Pages have other frames now than the host saw them in.
+        by_host::note_end(self.root)?;
         let first = self.status.rounds == 0;
         if let Some(left) = way
             .left()
@@ -108,6 +112,7 @@ impl<'a> Session<'a> {
     fn round_by(&mut self, way: &mut dyn Way, source: heat::Source<'a>) -> Result<Round> {
         let (root, config) = (self.root, self.config);
         let hot = source.hot_pages(root, config, &mut |text| self.tell("watching", text))?;
+        self.status.by_host = hot.by_host;
         self.tell(
             "moving",
             format!("{} hot pages, by the {}", hot.count(), way.name()),
@@ -133,6 +138,7 @@ impl<'a> Session<'a> {
         let gather = &self.config.gather;
         let windows = match self.list {
             Some(_) => Duration::ZERO,
+            None if gather.heat == HeatChoice::Host => Duration::ZERO,
             None => gather.window * WINDOWS,
         };
         Pace {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::by_host::NamedByHost;
 use super::round::Round;
 
 /// Gathering as it is now.
@@ -14,6 +15,8 @@ pub struct GatherStatus {
     pub detail: String,
     /// The source of hot pages; empty if none was found yet.
     pub heat: String,
+    /// The frames that the host named last, if rounds go by its word.
+    pub by_host: Option<NamedByHost>,
     /// Rounds that ended.
     pub rounds: u64,
     /// 4 KiB pages that came together.

@@ -85,6 +85,7 @@ pub fn watch(
     Ok(HotPages {
         pages: hot(&parts),
         large: large(&parts),
+        by_host: None,
     })
 }
 

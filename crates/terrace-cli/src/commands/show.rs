@@ -109,6 +109,12 @@ fn agent_text(agent: &Agent) -> String {
     if let Some(why) = &agent.fallback {
         out += &format!("  fallback: {why}\n");
     }
+    if let Some(hot) = &agent.gather {
+        out += &format!(
+            "  named to gather: {} of {} hot pages in {} blocks of 2 MiB (round {})\n",
+            hot.named_pages, hot.hot_pages, hot.hot_blocks, hot.round
+        );
+    }
     let Some(r) = &agent.report else {
         return out + &format!("  its port: {}\n", agent.socket);
     };

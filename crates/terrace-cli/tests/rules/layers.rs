@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "agent", "balance", "discover", "mover", "security", "sizes", "sources",
             ],
             &["raw"],
-            &["hyperflex", "pins", "writes"],
+            &["gather", "hyperflex", "pins", "writes"],
             &["config"],
             &["beyond", "tiers"],
         ],

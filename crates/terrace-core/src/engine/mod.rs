@@ -19,6 +19,7 @@ mod explain;
 mod fast_heat;
 pub mod heat;
 mod history;
+mod hot_pages;
 mod huge;
 mod intermittent;
 mod landing;
@@ -50,6 +51,7 @@ use terrace_proto::{
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
 
 pub use by_guest::{Stand, report_of_count};
+pub use hot_pages::HotPages;
 
 use crate::arbiter::Arbiter;
 use crate::config::EngineConfig;
@@ -280,7 +282,8 @@ impl Engine {
                 .map_or(0, |demand| demand.heap_bytes());
             let ages = vm.observer.ages.as_ref();
             let ages = ages.map_or(0, |ages| ages.heap_bytes());
-            vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages
+            let coarse = vm.observer.coarse.heap_bytes();
+            coarse + vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages
         };
         self.vms.values().map(vm).sum()
     }

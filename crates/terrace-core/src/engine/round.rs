@@ -142,6 +142,7 @@ impl Vm {
             return;
         }
         self.add_cost(answer);
+        self.observer.coarse.hear(answer, window == 0);
         let cost = self.bill_pass(answer.stats.cpu_ns, window == 0, shared);
         if window > 0 {
             let covered = window - self.rounds.writes_seen_in;

@@ -8,6 +8,7 @@ use terrace_proto::{Tick, TierId, VmId, VmSpec};
 use super::ages::AgeScans;
 use super::demand::Demand;
 use super::history::History;
+use super::hot_pages::CoarseBlocks;
 use super::migration::Pace;
 use super::moves::Moving;
 use super::pool::FastSize;
@@ -48,6 +49,8 @@ pub(crate) struct Observer {
     pub demand: Option<Box<Demand>>,
     /// Of scans between rounds, while they are wanted.
     pub ages: Option<Box<AgeScans>>,
+    /// Blocks whose pages the round's scans do not distinguish.
+    pub coarse: CoarseBlocks,
 }
 
 impl Observer {
@@ -57,6 +60,7 @@ impl Observer {
             tracker: Tracker::new(observe, config.max_level),
             demand: Demand::new(observe, ram, config),
             ages: None,
+            coarse: CoarseBlocks::default(),
         }
     }
 }

@@ -5,6 +5,7 @@ mod by_guest;
 mod collapse;
 mod demand;
 mod fairness;
+mod hot_pages;
 mod in_rounds;
 mod lists;
 mod mechanism;

@@ -142,7 +142,8 @@ fn answer(request: &ScanRequest, memory: &GuestMemory, regions: &[DamonRegion]) 
         known,
         accessed,
         written: None,
-        huge_leaf: PageBitmap::new(span.div_ceil(PAGES_PER_HUGE)),
+        // A region says nothing about a page of it.
+        huge_leaf: PageBitmap::full(span.div_ceil(PAGES_PER_HUGE)),
     }
 }
 

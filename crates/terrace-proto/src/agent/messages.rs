@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Body, Message};
+use super::gather::Gather;
 use super::text::Text;
 use crate::{Gfn, Tick, TierId};
 
@@ -41,7 +42,7 @@ impl OutOfBounds {
     }
 }
 
-fn at_most(what: &'static str, got: u64, most: u64) -> Result<(), OutOfBounds> {
+pub(super) fn at_most(what: &'static str, got: u64, most: u64) -> Result<(), OutOfBounds> {
     if got > most {
         Err(OutOfBounds::of(what, got, most))
     } else {
@@ -487,6 +488,8 @@ pub enum HostMessage {
     Frames(Frames),
     /// The host does not know the sender: send a hello.
     WhoIsThere,
+    /// Hot pages, for a guest that gathers.
+    Gather(Gather),
 }
 
 impl Message for AgentMessage {
@@ -516,6 +519,7 @@ impl Message for HostMessage {
             Self::Budgets(m) => Body::of(0x105, m),
             Self::Frames(m) => Body::of(0x106, m),
             Self::WhoIsThere => Body::of(0x107, &()),
+            Self::Gather(m) => Body::of(0x108, m),
         }
     }
 
@@ -530,6 +534,7 @@ impl Message for HostMessage {
             0x105 => postcard::from_bytes(body).map(Self::Budgets),
             0x106 => postcard::from_bytes(body).map(Self::Frames),
             0x107 => postcard::from_bytes(body).map(|()| Self::WhoIsThere),
+            0x108 => postcard::from_bytes(body).map(Self::Gather),
             _ => return None,
         })
     }

@@ -14,11 +14,13 @@
 //! add both. The check is against chance (half a frame of an agent that was killed), not against malice.
 
 mod frame;
+mod gather;
 mod messages;
 mod rate;
 mod text;
 
 pub use frame::{Broken, Counts, Decoder, FrameError, HEADER, MARK, MAX_BODY, Message};
+pub use gather::{Gather, MAX_HOT};
 pub use messages::{
     Activity, AgentMessage, Budgets, Cost, Faults, Frames, GREATEST_GFN, Heartbeat, Hello,
     HostMessage, MAX_FRAMES, MAX_NODES, Mechanism, Mode, NodeMemory, OutOfBounds, Pressure, Report,

@@ -52,6 +52,8 @@ pub struct Guest {
     pub huge: BTreeSet<u64>,
     /// Pages that other processes map too.
     pub others: BTreeSet<u64>,
+    /// 2 MiB blocks that the guest maps by one leaf.
+    pub leaves: BTreeSet<u64>,
     /// The data in each frame, by the number of the page that the load knows; none in a free one. If set, the guest moves what is
     /// named, and a frame stays in its tier.
     pub data: Option<Vec<Option<u64>>>,
@@ -156,6 +158,7 @@ impl Host {
                 cpu_ns: 3_000_000,
                 huge: BTreeSet::new(),
                 others: BTreeSet::new(),
+                leaves: BTreeSet::new(),
                 data: None,
                 lie: None,
             },
@@ -199,23 +202,27 @@ impl Host {
 
     /// Runs until a tick.
     pub fn run_until(&mut self, end: Tick) {
-        loop {
-            let event = self.queue.first_key_value().map(|((at, _), _)| *at);
-            let timer = self.engine().poll_timeout();
-            let Some(next) = event.into_iter().chain(timer).min().filter(|t| *t <= end) else {
-                self.now = end;
-                return;
-            };
-            self.now = self.now.max(next);
-            let event = if event == Some(next) {
-                self.queue.pop_first().unwrap().1
-            } else {
-                Event::Timer
-            };
-            for action in self.session.hear(self.now, event) {
-                self.act(action);
-            }
+        while self.step(end) {}
+    }
+
+    /// Lets one event happen; `false` if there is none until a tick, which has come then.
+    pub fn step(&mut self, end: Tick) -> bool {
+        let event = self.queue.first_key_value().map(|((at, _), _)| *at);
+        let timer = self.engine().poll_timeout();
+        let Some(next) = event.into_iter().chain(timer).min().filter(|t| *t <= end) else {
+            self.now = end;
+            return false;
+        };
+        self.now = self.now.max(next);
+        let event = if event == Some(next) {
+            self.queue.pop_first().unwrap().1
+        } else {
+            Event::Timer
+        };
+        for action in self.session.hear(self.now, event) {
+            self.act(action);
         }
+        true
     }
 
     fn act(&mut self, action: Action) {
@@ -401,6 +408,13 @@ impl Guest {
                 Rearm::Only(map) => map.get(page),
             };
             *bit &= !rearmed;
+        }
+        for leaf in &self.leaves {
+            answer.huge_leaf.put(*leaf, true);
+            let mut parts = *leaf * 512..(*leaf + 1) * 512;
+            if parts.any(|page| answer.accessed.get(page)) {
+                answer.accessed.set_range(*leaf * 512, 512);
+            }
         }
         answer
     }

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use terrace_proto::Gfn;
 use terrace_proto::agent::{
-    AgentMessage, Budgets, Decoder, Frames, HEADER, HostMessage, MAX_BODY, Message, Mode, Text,
+    AgentMessage, Budgets, Decoder, Frames, Gather, HEADER, HostMessage, MAX_BODY, Message, Mode,
+    Text,
 };
 
 use crate::agent::{heartbeat, hello};
@@ -145,10 +146,18 @@ pub fn host_seeds() -> Vec<(&'static str, Vec<u8>)> {
         HostMessage::WhoIsThere,
     ];
     let talk: Vec<u8> = all.iter().flat_map(frame).collect();
+    let parts = [
+        Gather::new(1, 3, 4800, vec![Gfn(7), Gfn(0x10_0000)]),
+        Gather::new(1, 3, 4800, vec![Gfn(7)]),
+        Gather::new(2, 0, 0, Vec::new()),
+    ];
+    let parts = parts.into_iter().flatten().map(HostMessage::Gather);
+    let gather = parts.flat_map(|part| frame(&part)).collect();
     vec![
         ("talk", talk.clone()),
         ("refused", frame(&refused)),
         ("frames", frame(&HostMessage::Frames(frames))),
+        ("gather", gather),
         ("cut", talk[..talk.len() - 3].to_vec()),
     ]
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use terrace_agent::channel::{Conversation, LinkConfig, MAX_FRAMES};
-use terrace_proto::agent::{AgentMessage, Budgets, HostMessage, Message as _, Mode, Report};
+use terrace_proto::agent::{
+    AgentMessage, Budgets, HostMessage, MAX_HOT, Message as _, Mode, Report,
+};
 use terrace_proto::{Gfn, Tick};
 
 use crate::agent::heartbeat;
@@ -16,6 +18,7 @@ pub fn fuzz_host_talk(data: &[u8]) {
     let config = LinkConfig {
         budgets: Budgets::new(1 << 20, 5).unwrap_or_default(),
         memory_end: Gfn(1 << 18),
+        gathers: true,
         ..LinkConfig::default()
     };
     let mut talk = Conversation::new(&config);
@@ -35,28 +38,35 @@ pub fn fuzz_host_talk(data: &[u8]) {
         now = now.after(Duration::from_millis(u64::from(piece[0]) * 20));
         lost = lost || talk.take(now, piece).is_err();
         assert!(talk.waiting_frames() <= MAX_FRAMES);
+        assert!(talk.waiting_hot() <= MAX_HOT);
+        if let Some(hot) = talk.take_hot() {
+            are_distinct(&hot.frames, config.memory_end);
+            assert!(hot.frames.len() as u64 <= hot.named);
+        }
         let instructions = talk.take_instructions(now);
         assert_eq!(
             instructions.budgets.within(config.budgets),
             instructions.budgets
         );
         let frames = &instructions.frames;
-        let mut all: Vec<Gfn> = frames
-            .promote
-            .iter()
-            .chain(&frames.demote)
-            .copied()
-            .collect();
-        assert!(all.iter().all(|gfn| *gfn < config.memory_end));
-        let len = all.len();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), len, "each is named once");
+        are_distinct(
+            &[&frames.promote[..], &frames.demote].concat(),
+            config.memory_end,
+        );
         assert_eq!(talk.waiting_frames(), 0);
     }
     // Whatever it said, the agent says hello or sends a heartbeat when its time has come.
     let due = now.after(Duration::from_secs(31));
     assert!(talk.speak(due, &report()).is_some());
+}
+
+/// Checks frames that were taken.
+fn are_distinct(frames: &[Gfn], memory_end: Gfn) {
+    assert!(frames.iter().all(|gfn| *gfn < memory_end));
+    let mut all = frames.to_vec();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), frames.len(), "each is named once");
 }
 
 fn report() -> Report {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_config::AgentConfig;
 use terrace_host::agent::{AgentLink, AgentView, Orders, WatchConfig};
 use terrace_proto::Tick;
-use terrace_proto::agent::Frames;
+use terrace_proto::agent::{Frames, Gather};
 use terrace_sys::MonotonicClock;
 
 use crate::confine::{self, Role};
@@ -29,6 +29,7 @@ enum Instruction {
     Watch(PathBuf, WatchConfig, Orders),
     Order(Orders),
     Name(Frames),
+    Gather(Vec<Gather>),
     Forgive,
     Forget,
 }
@@ -79,6 +80,11 @@ impl Agents {
     /// Names frames to a VM's agent; one that is not there does not answer.
     pub fn name(&self, vm: VmKey, frames: Frames) {
         self.send(vm, Instruction::Name(frames));
+    }
+
+    /// Names hot pages to a VM's agent, for gathering.
+    pub fn gather(&self, vm: VmKey, set: Vec<Gather>) {
+        self.send(vm, Instruction::Gather(set));
     }
 
     /// Believes a VM's agent again.
@@ -159,9 +165,19 @@ impl Links {
                 // An agent that is not there answers nothing, and its plan ends by that.
                 let _ = linked.link.send_frames(frames);
             }
+            (Instruction::Gather(set), Some(linked)) => {
+                // A set that does not arrive whole is not used.
+                let _ = set.into_iter().all(|part| linked.link.send_hot(part));
+            }
             (Instruction::Forgive, Some(linked)) => linked.link.forgive(now),
             (Instruction::Forget, _) => drop(self.links.remove(&vm)),
-            (Instruction::Order(_) | Instruction::Name(_) | Instruction::Forgive, None) => {}
+            (
+                Instruction::Order(_)
+                | Instruction::Name(_)
+                | Instruction::Gather(_)
+                | Instruction::Forgive,
+                None,
+            ) => {}
         }
     }
 

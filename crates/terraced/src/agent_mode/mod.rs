@@ -132,6 +132,18 @@ pub fn guest_free(
     Ok(free)
 }
 
+/// News for people about an agent to which hot pages are named, and nothing else, or not.
+pub fn news_of_gathering(before: Option<Verdict>, now: Verdict) -> Option<String> {
+    match (before, now) {
+        (Some(Verdict::Trusted), Verdict::Trusted) => None,
+        (Some(Verdict::Fallback(_)), Verdict::Fallback(_)) | (_, Verdict::Waiting) => None,
+        (_, Verdict::Trusted) => {
+            Some("its agent answers: hot pages are named to it, which the guest gathers".to_owned())
+        }
+        (_, Verdict::Fallback(why)) => Some(format!("{why}; no hot pages are named to it")),
+    }
+}
+
 /// News for people about an agent that moves what the host names (coordinated mode), or does not.
 pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
     match (before, now) {

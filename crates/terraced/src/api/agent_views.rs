@@ -5,7 +5,7 @@ use terrace_host::Finding;
 use terrace_host::agent::AgentState;
 use terrace_proto::agent::Report;
 
-use crate::registry::{Agent, Entry, InForce};
+use crate::registry::{Agent, Entry, Gathers, InForce};
 use terrace_config::VmMode;
 
 /// The API's view of an agent.
@@ -20,6 +20,7 @@ pub fn agent(agent: &Agent) -> api::Agent {
         socket: agent.socket.display().to_string(),
         heartbeats: view.map_or(0, |v| v.heartbeats),
         report: last(agent).map(report),
+        gather: agent.gathers.and_then(Gathers::last),
     }
 }
 
@@ -34,6 +35,9 @@ fn in_force(agent: &Agent) -> String {
         InForce::Guest => "the agent in the guest; the host neither scans nor moves".into(),
         InForce::Fallback(_) => agent.fallback_text().into(),
         InForce::Returning(_) => "the agent, as soon as the host's threads have ended".into(),
+        InForce::Host if agent.mode == VmMode::Host => {
+            "the host; it names hot pages to the guest, which gathers them".into()
+        }
         InForce::Host => match &agent.moves {
             Ok(()) => "both: the host counts accesses and names pages, the agent moves them".into(),
             Err(why) => format!("the host by itself: {why}"),
@@ -131,7 +135,10 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
             ),
         });
     }
-    if let Some(nodes) = last(agent).map(|r| r.nodes.len()).filter(|n| *n < 2) {
+    found.extend(agent.gathers.map(gathering));
+    let nodes = last(agent).map(|r| r.nodes.len());
+    // A guest that only gathers needs no tiers.
+    if let Some(nodes) = nodes.filter(|n| *n < 2 && agent.mode != VmMode::Host) {
         found.push(Finding::degraded(
             "guest-nodes",
             format!(
@@ -141,6 +148,25 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
         ));
     }
     found
+}
+
+/// The finding about hot pages that are named to a guest.
+fn gathering(gathers: Gathers) -> Finding {
+    match gathers.last() {
+        Some(named) => Finding::ok(
+            "gather",
+            format!(
+                "round {} named {} of {} hot pages, in {} blocks of 2 MiB",
+                named.round, named.named_pages, named.hot_pages, named.hot_blocks
+            ),
+        ),
+        None => Finding::degraded(
+            "gather",
+            "no hot page was named to its guest yet: no round ended while its agent was believed, or its pages are not seen one by one",
+            "wait for a round (engine.period_ms) and start terrace-agent in the guest, with [gather] heat = \"host\"; under DAMON no page is \
+             seen by itself (tracker = \"page-tables\")",
+        ),
+    }
 }
 
 fn advice(agent: &Agent, state: Option<&AgentState>) -> String {

@@ -88,9 +88,13 @@ impl Daemon {
         };
         match agent.mode {
             VmMode::Guest => self.decide(vm, verdict),
-            VmMode::Host => self.tell_verdict(vm, before, verdict),
+            VmMode::Host => {
+                let text = agent_mode::news_of_gathering(before, verdict);
+                self.tell_verdict(vm, text);
+            }
             VmMode::Coordinated => {
-                self.tell_verdict(vm, before, verdict);
+                let text = agent_mode::news_beside_host(before, verdict);
+                self.tell_verdict(vm, text);
                 self.coordinate(vm);
             }
         }
@@ -99,9 +103,9 @@ impl Daemon {
         }
     }
 
-    /// Tells people of a verdict in coordinated mode, in which the host manages the VM anyway.
-    fn tell_verdict(&mut self, vm: VmKey, before: Option<Verdict>, now: Verdict) {
-        if let Some(text) = agent_mode::news_beside_host(before, now) {
+    /// Tells people of a verdict on an agent beside a host that manages the VM anyway.
+    fn tell_verdict(&mut self, vm: VmKey, text: Option<String>) {
+        if let Some(text) = text {
             self.tell_of(vm, text);
             self.send_orders(vm);
         }

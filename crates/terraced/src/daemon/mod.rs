@@ -7,6 +7,7 @@
 mod agents;
 mod discoverer;
 mod found;
+mod gathers;
 mod remapped;
 mod resizes;
 mod served;
@@ -60,6 +61,8 @@ pub struct Daemon {
     agents: Agents,
     /// Plans that guests carry out.
     named: NamedPlans,
+    /// Generation of the last set of hot pages that was named.
+    hot_sets: u64,
     /// VMs that change size.
     provisioning: Provisioning,
     /// Whether all VMs are paused.
@@ -87,6 +90,7 @@ impl Daemon {
             agents: Agents::start(config.agent.clone(), inbox.clone())
                 .context("cannot start the thread that serves guests' agents")?,
             named: NamedPlans::default(),
+            hot_sets: 0,
             provisioning,
             config,
             paused: false,
@@ -147,7 +151,16 @@ impl Daemon {
 
     /// Gives the engine an event, carries out its decisions, and logs the reasons for people.
     pub fn handle(&mut self, event: Event) {
-        for action in self.session.hear(event) {
+        let scanned = match &event {
+            Event::Scanned(answer) => Some(answer.space.vm()),
+            _ => None,
+        };
+        let actions = self.session.hear(event);
+        if let Some(vm) = scanned {
+            // First: what is moved has another frame afterwards.
+            self.name_hot(vm);
+        }
+        for action in actions {
             self.act(action);
         }
         self.session

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Weak;
 
+use super::gathers::Gathers;
 use terrace_config::{Fallback, VmConfig, VmMode};
 use terrace_host::agent::{AgentState, AgentView};
 use terrace_proto::agent::Mode;
@@ -26,6 +27,8 @@ pub struct Agent {
     pub moves: Result<(), String>,
     /// Bytes of the guest's nodes in each tier, as QEMU has them; or why they are not tiers.
     pub tiers: Result<Vec<u64>, String>,
+    /// The hot pages that were named to it for gathering; `None` if none are.
+    pub gathers: Option<Gathers>,
     /// Whether an operator paused the agent.
     pub paused: bool,
     /// The VM's RAM, bytes; `None` if QEMU did not report it.
@@ -63,6 +66,7 @@ impl Agent {
             },
             moves: Err("its agent was not heard yet".to_owned()),
             tiers: Err("its memory map is not known yet".to_owned()),
+            gathers: config.management.gather.then(Gathers::default),
             paused,
             ram_bytes,
         }

@@ -5,6 +5,7 @@
 //! a VM to `executor`.
 
 mod agent;
+mod gathers;
 mod managed;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use terrace_proto::VmId;
 use terrace_sys::ProcessId;
 
 pub use agent::{Agent, InForce};
+pub use gathers::Gathers;
 pub use managed::{Managed, Tracking, TrackingNews};
 
 use crate::events::Events;

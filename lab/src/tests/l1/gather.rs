@@ -19,7 +19,7 @@ pub const GUEST: &str = "scattered";
 pub const BLOCKS: u64 = 96;
 pub const EACH: u64 = 4;
 /// Size of the second node, MiB.
-const NODE_MIB: u64 = 64;
+pub const NODE_MIB: u64 = 64;
 /// Longest time of a round in the guest.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// Time over which passes are counted.
@@ -86,7 +86,7 @@ pub fn start_with_node(lab: &mut Lab) -> Result<()> {
 }
 
 /// A guest whose RAM L1 backs with huge pages, with a hot page here and there.
-fn start(lab: &mut Lab, gather_mib: u64) -> Result<()> {
+pub fn start(lab: &mut Lab, gather_mib: u64) -> Result<()> {
     lab.start_vm(&VmSpec {
         name: GUEST.to_owned(),
         truth_port: truth_port(2),

@@ -11,6 +11,7 @@ mod fairness;
 mod faults;
 mod fork_storm;
 mod gather;
+mod gather_by_host;
 mod gather_redis;
 mod host_nodes;
 mod huge_pages;
@@ -40,6 +41,7 @@ pub const TESTS: &[&[Test]] = &[
     agent_nested::TESTS,
     coordinated::TESTS,
     gather::TESTS,
+    gather_by_host::TESTS,
     damos::TESTS,
     host_nodes::TESTS,
     simulator::TESTS,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use terrace_proto::Tick;
 use terrace_proto::agent::{
-    AgentMessage, Allowance, Budgets, Decoder, Frames, HostMessage, Message as _, Mode,
+    AgentMessage, Allowance, Budgets, Decoder, Frames, Gather, HostMessage, Message as _, Mode,
 };
 use terrace_sys::connect_unix;
 
@@ -236,6 +236,11 @@ impl AgentLink {
         self.orders.mode == Mode::Coordinated
             && self.watch.is_welcome()
             && self.queue(&HostMessage::Frames(frames))
+    }
+
+    /// Names hot pages to an agent, in any mode; `false` if it is not there, or does not keep up.
+    pub fn send_hot(&mut self, part: Gather) -> bool {
+        self.watch.is_welcome() && self.queue(&HostMessage::Gather(part))
     }
 
     /// An operator's decision to believe an agent that lied again: it is connected anew.

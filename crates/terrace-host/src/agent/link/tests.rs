@@ -264,3 +264,25 @@ fn an_agent_that_does_not_read_makes_nothing_grow() {
     link.step(at(1500));
     assert_eq!(link.view().heartbeats, 2, "it is still heard");
 }
+
+#[test]
+fn hot_pages_are_named_in_any_mode_and_not_before_the_hello() {
+    let (_, mut link) = Guest::new();
+    let set = Gather::set(1, 4800, &[Gfn(1), Gfn(2)]);
+    assert!(!link.send_hot(set[0].clone()));
+    let (mut guest, mut link) = Guest::trusted();
+    guest.heard();
+    link.order(orders(Mode::Off));
+    // The largest set fits into what may wait.
+    let frames: Vec<Gfn> = (0..1 << 14).map(|n| Gfn((1 << 39) + n)).collect();
+    let set = Gather::set(2, 4800, &frames);
+    assert!(set.iter().all(|part| link.send_hot(part.clone())));
+    let mut heard = Vec::new();
+    for ms in 0..100 {
+        link.step(at(200 + ms));
+        heard.extend(guest.heard());
+    }
+    heard.retain(|message| matches!(message, HostMessage::Gather(_)));
+    assert_eq!(heard.len(), 4);
+    assert_eq!(heard[3], HostMessage::Gather(set[3].clone()));
+}

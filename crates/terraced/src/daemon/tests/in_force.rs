@@ -18,7 +18,7 @@ use crate::provisioning;
 use crate::registry::{InForce, Managed};
 use crate::served::Served as _;
 
-fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
+pub(super) fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
     let mut config = Config::parse(&format!("[vm.db1]\n{vm}\n")).unwrap();
@@ -50,7 +50,7 @@ fn own() -> ProcessId {
     ProcessId { start_time, pid }
 }
 
-fn find(daemon: &mut Daemon, ram_bytes: u64) {
+pub(super) fn find(daemon: &mut Daemon, ram_bytes: u64) {
     let config = daemon.config.vm("db1").unwrap();
     let vm = AgentVm {
         config,
@@ -65,7 +65,7 @@ fn find(daemon: &mut Daemon, ram_bytes: u64) {
     });
 }
 
-fn db1(daemon: &Daemon) -> VmKey {
+pub(super) fn db1(daemon: &Daemon) -> VmKey {
     daemon.vms.key("db1").unwrap()
 }
 
@@ -85,7 +85,7 @@ fn view(state: AgentState, verdict: Verdict) -> AgentView {
     }
 }
 
-fn trusted(daemon: &mut Daemon) {
+pub(super) fn trusted(daemon: &mut Daemon) {
     let news = view(AgentState::Speaking, Verdict::Trusted);
     daemon.agent_news(db1(daemon), Some(news));
 }
@@ -96,14 +96,14 @@ fn fallen(daemon: &mut Daemon, why: &str) {
     daemon.agent_news(db1(daemon), Some(news));
 }
 
-fn lying(daemon: &mut Daemon) {
+pub(super) fn lying(daemon: &mut Daemon) {
     let state = AgentState::Lying(Lie::Malformed);
     let news = view(state, Verdict::Fallback("its agent lies".to_owned()));
     daemon.agent_news(db1(daemon), Some(news));
 }
 
 /// Manages the VM as if the host had made it ready.
-fn manage(daemon: &mut Daemon) -> VmId {
+pub(super) fn manage(daemon: &mut Daemon) -> VmId {
     let id = VmId(77);
     let ram = RamRange {
         start: Gfn(0),
@@ -128,11 +128,11 @@ fn manage(daemon: &mut Daemon) -> VmId {
     id
 }
 
-fn orders(daemon: &Daemon) -> Orders {
+pub(super) fn orders(daemon: &Daemon) -> Orders {
     daemon.agents.orders(daemon.vms.agent(db1(daemon)).unwrap())
 }
 
-fn count_events(daemon: &Daemon, text: &str) -> usize {
+pub(super) fn count_events(daemon: &Daemon, text: &str) -> usize {
     let events = daemon.events().after(0).unwrap();
     events.iter().filter(|e| e.text.contains(text)).count()
 }

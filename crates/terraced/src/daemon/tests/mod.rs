@@ -1,3 +1,4 @@
+mod gathers;
 mod in_force;
 mod recorded;
 mod served;

@@ -29,7 +29,7 @@ impl Agent {
         match what {
             Some("start") => self.start(),
             Some("status") => ask(&["status", "--json"]),
-            Some("doctor") => ask(&["doctor"]),
+            Some("doctor") => ask(&["doctor", "--config", CONFIG]),
             Some("module") => load_module(),
             Some("gather") => self.gather(&[]),
             Some("round") => self.round(),
