@@ -15,7 +15,7 @@ use crate::control::daemon::{HotOnFast, Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 pub const LONG_TESTS: &[Test] = &[Test {
     name: "three_modes_on_a_scattered_hot_set",
