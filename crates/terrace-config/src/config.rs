@@ -258,8 +258,19 @@ impl Config {
         if defaults && self.vms.is_empty() {
             warnings.push(format!("defaults: {what}"));
         }
+        warnings.extend(self.unmoved().map(|name| {
+            format!("vm.{name}: mode = \"coordinated\" moves no page while moves = false. Set moves = true too")
+        }));
         warnings.extend(self.balance_warnings());
         warnings
+    }
+
+    /// VMs in coordinated mode whose pages may not be moved.
+    fn unmoved(&self) -> impl Iterator<Item = &String> {
+        self.vms.keys().filter(|name| {
+            let vm = self.vm(name);
+            vm.is_ok_and(|vm| vm.management.mode == VmMode::Coordinated && !vm.moves)
+        })
     }
 
     fn balance_warnings(&self) -> Vec<String> {

@@ -17,6 +17,19 @@ pub(super) struct Namer<'a> {
     pub policy: &'a PolicyChoice,
 }
 
+impl Namer<'_> {
+    /// Refuses a policy that observes no pages.
+    fn check_policy(self, what: &str) -> Result<()> {
+        let policy = self.policy.resolve("engine.policy")?;
+        ensure!(
+            policy.observe != Observe::None,
+            "{what}, and the policy {} looks for none: set another engine.policy, or one for this VM (engine.vm_policies)",
+            policy.name.name()
+        );
+        Ok(())
+    }
+}
+
 /// Refuses keys of one VM that were set for all.
 pub(super) fn check_defaults(defaults: &RawVm) -> Result<()> {
     ensure!(
@@ -36,6 +49,9 @@ pub(super) fn check_defaults(defaults: &RawVm) -> Result<()> {
 /// # Errors
 /// If it was asked for and cannot be; the message has the reason.
 pub(super) fn of_vm(own: &RawVm, namer: Namer<'_>) -> Result<(bool, UnitChoice)> {
+    if namer.mode == VmMode::Coordinated {
+        namer.check_policy("mode = \"coordinated\" has the host name pages")?;
+    }
     if own.gather != Some(true) {
         return Ok((false, namer.unit));
     }
@@ -59,13 +75,7 @@ pub(super) fn of_vm(own: &RawVm, namer: Namer<'_>) -> Result<(bool, UnitChoice)>
         namer.tracker != TrackerChoice::Damon,
         "gather = true names pages of 4 KiB, and tracker = \"damon\" finds regions: leave it out, or set \"page-tables\""
     );
-    let policy = namer.policy.resolve("engine.policy")?;
-    ensure!(
-        policy.observe != Observe::None,
-        "gather = true has the host name hot pages, and the policy {} looks for none: set another engine.policy, or one for this VM \
-         (engine.vm_policies)",
-        policy.name.name()
-    );
+    namer.check_policy("gather = true has the host name hot pages")?;
     Ok((true, UnitChoice::Base))
 }
 
@@ -80,6 +90,21 @@ mod tests {
 
     fn refused(text: &str) -> String {
         format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn a_coordinated_vm_takes_a_policy_that_observes_and_moves() {
+        let vm = "[vm.a]\nscan = true\nmode = \"coordinated\"\n";
+        let why = refused(&format!("[engine]\npolicy = \"first-touch\"\n{vm}"));
+        assert!(why.contains("first-touch looks for none"), "{why}");
+        let config = Config::parse(vm).unwrap();
+        let warning = &config.warnings()[0];
+        assert!(
+            warning.starts_with("vm.a: mode = \"coordinated\" moves no page"),
+            "{warning}"
+        );
+        let moves = Config::parse(&format!("{vm}moves = true\n")).unwrap();
+        assert!(moves.warnings().is_empty());
     }
 
     #[test]

@@ -166,6 +166,8 @@ pub struct GuestNodes {
     pub vm: VmId,
     /// The nodes, ascending.
     pub nodes: Vec<GuestNode>,
+    /// The host moves nothing while the guest does not (`fallback = "observe"`).
+    pub only_guest: bool,
 }
 
 /// The page walks that the host's processors made for a guest's programs, while they are counted.

@@ -76,3 +76,27 @@ impl Waiting {
         self.named.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_frames_are_refused_and_those_before_them_wait() {
+        let mut waiting = Waiting::default();
+        let end = Gfn(1 << 20);
+        let part = |first: u64| {
+            let frames = (first..first + 4096).map(Gfn).collect();
+            Frames::new(7, frames, Vec::new()).unwrap()
+        };
+        for first in [0, 4096, 8192, 12288] {
+            assert_eq!(waiting.take_in(&part(first), end), 4096);
+        }
+        // All places are taken, and stay with those that came first.
+        assert_eq!(waiting.take_in(&part(16384), end), 0);
+        assert_eq!(waiting.len(), MAX_FRAMES);
+        let all = waiting.hand_out();
+        assert_eq!(all.promote.last(), Some(&Gfn(16383)));
+        assert_eq!(waiting.take_in(&part(16384), end), 4096);
+    }
+}

@@ -8,6 +8,7 @@ use super::heat::Source;
 use super::node::NodeWay;
 use super::way;
 use crate::config::Config;
+use crate::gathering::HeatChoice;
 
 const NAME: &str = "gather";
 /// The lines that give a VM a small second node.
@@ -35,6 +36,9 @@ pub fn inspect(root: &HostRoot, config: &Config) -> Finding {
     let loaded = config.module && !matches!(GuestModule::open(root), Err(ModuleError::NotLoaded));
     match way::choose(root, config) {
         Ok(_) => with_source(root, config, "the guest module brings hot pages together"),
+        Err(error) if config.gather.rounds || config.gather.heat == HeatChoice::Host => {
+            Finding::missing(NAME, format!("[gather] asks for it, but {error:#}"), NODE)
+        }
         Err(error) if loaded => Finding::degraded(NAME, format!("{error:#}; it is optional"), NODE),
         Err(_) => Finding::ok(
             NAME,
@@ -74,6 +78,24 @@ mod tests {
     use terrace_sys::Health;
 
     use super::*;
+
+    #[test]
+    fn a_heat_without_a_way_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(dir.path());
+        for asked in ["heat = \"host\"", "rounds = true"] {
+            let config = Config::parse(&format!("module = false\n[gather]\n{asked}")).unwrap();
+            let finding = inspect(&root, &config);
+            assert_eq!(
+                finding.health,
+                Health::Missing,
+                "{asked}: {}",
+                finding.found
+            );
+        }
+        let none = Config::parse("module = false").unwrap();
+        assert_eq!(inspect(&root, &none).health, Health::Ok);
+    }
 
     #[test]
     fn a_way_without_a_source_of_hot_pages_is_weak() {

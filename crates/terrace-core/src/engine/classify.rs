@@ -49,7 +49,7 @@ impl Vm {
         self.rounds.phase = Phase::Moving { since: now };
         if self.rounds.plans_only() {
             self.hold_back(shared);
-        } else if !self.settings.moves_on {
+        } else if !self.may_move() {
             self.drop_waiting(MoveRefusal::MovesOff);
         }
     }
@@ -147,7 +147,7 @@ impl Vm {
             .config
             .quiet_bytes
             .min(memory / shared.config.quiet_vm_divisor);
-        let bytes = if self.settings.moves_on && round.planned.is_none() {
+        let bytes = if self.may_move() && round.planned.is_none() {
             round.moved_bytes
         } else {
             (round.proposed_promotions + round.proposed_demotions) * PAGE_SIZE

@@ -71,7 +71,7 @@ impl Vm {
     /// Whether pages may move from lists while scans run.
     fn moves_between(&self) -> bool {
         self.has_lists()
-            && self.settings.moves_on
+            && self.may_move()
             && !self.rounds.plans_only()
             && self.rounds.is_scanning()
     }

@@ -163,7 +163,13 @@ fn tell_nodes(host: &mut Host) {
         tier: TierId(tier),
     };
     let nodes = vec![node(0, FAST, 0), node(FAST, PAGES, 1)];
-    host.after(1, Event::GuestNodes(GuestNodes { vm: VM, nodes }));
+    let only_guest = false;
+    let nodes = GuestNodes {
+        vm: VM,
+        nodes,
+        only_guest,
+    };
+    host.after(1, Event::GuestNodes(nodes));
 }
 
 fn stand(host: &Host) -> Stand {
@@ -246,6 +252,33 @@ fn frames_that_cannot_be_put_back_leave_the_host_in_force() {
     h.after(1, Event::Command(Command::Resume(Some(VM))));
     run(&mut h, 60);
     assert!(is_by_guest(&h), "{}", reasons(&h));
+}
+
+#[test]
+fn a_host_that_only_observes_moves_nothing_in_the_guests_place() {
+    let mut h = guest(config(PolicyName::Vtmm));
+    let tiers = h.guests[&VM].tier.clone();
+    let only = GuestNodes {
+        vm: VM,
+        nodes: Vec::new(),
+        only_guest: true,
+    };
+    h.after(1, Event::GuestNodes(only));
+    let nobody = GuestMoves {
+        vm: VM,
+        free_bytes: None,
+    };
+    h.after(2, Event::GuestMoves(nobody));
+    h.run_until(Tick(200 * SECOND));
+    assert_eq!(h.guests[&VM].tier, tiers);
+    assert!(last(&h).number > 1 && last(&h).proposed_promotions > 0);
+    // The guest does, once it speaks.
+    run(&mut h, 200);
+    assert!(
+        last(&h).number > 3 && hot_on_fast(&h) > 700,
+        "{}",
+        hot_on_fast(&h)
+    );
 }
 
 /// Runs a lying guest until the host takes over; gives the sizes of the plans that were for the guest.

@@ -8,6 +8,7 @@
 
 mod links;
 
+use terrace_config::Fallback;
 use terrace_host::agent::{AgentState, AgentView, Verdict};
 use terrace_proto::agent::Pressure;
 use terrace_proto::{AgentMemory, GuestNode, PAGE_SIZE, ProviderId};
@@ -96,11 +97,12 @@ pub fn guest_free(
     view: Option<&AgentView>,
     tiers: &Result<Vec<u64>, String>,
 ) -> Result<Vec<u64>, String> {
+    // QEMU has to be started anew for these, so they come first.
+    let bytes = tiers.as_ref().map_err(Clone::clone)?;
     let view = view.ok_or("its agent was not heard yet")?;
     if view.verdict != Verdict::Trusted {
         return Err("its agent is not heard".to_owned());
     }
-    let bytes = tiers.as_ref().map_err(Clone::clone)?;
     let report = view.heartbeat.as_ref().map(|beat| beat.report());
     let nodes = report.map_or(&[][..], |report| report.nodes.as_slice());
     let (mut free, mut all) = (vec![0_u64; bytes.len()], vec![0_u64; bytes.len()]);
@@ -144,8 +146,20 @@ pub fn news_of_gathering(before: Option<Verdict>, now: Verdict) -> Option<String
     }
 }
 
+/// The host's part in coordinated mode while the guest does not move pages, in words.
+pub fn instead_of_guest(fallback: Fallback) -> &'static str {
+    match fallback {
+        Fallback::Host => "the host continues alone",
+        Fallback::Observe => "the host watches it and moves nothing",
+    }
+}
+
 /// News for people about an agent that moves what the host names (coordinated mode), or does not.
-pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
+pub fn news_beside_host(
+    before: Option<Verdict>,
+    now: Verdict,
+    fallback: Fallback,
+) -> Option<String> {
     match (before, now) {
         (Some(Verdict::Trusted), Verdict::Trusted) => None,
         (Some(Verdict::Fallback(_)), Verdict::Fallback(_)) | (_, Verdict::Waiting) => None,
@@ -153,7 +167,7 @@ pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String>
             "its agent answers: the host counts accesses, the guest moves what the host names"
                 .to_owned(),
         ),
-        (_, Verdict::Fallback(why)) => Some(format!("{why}; the host continues alone")),
+        (_, Verdict::Fallback(why)) => Some(format!("{why}; {}", instead_of_guest(fallback))),
     }
 }
 

@@ -5,15 +5,20 @@ use terrace_host::Finding;
 use terrace_host::agent::AgentState;
 use terrace_proto::agent::Report;
 
+use crate::agent_mode::instead_of_guest;
 use crate::registry::{Agent, Entry, Gathers, InForce};
-use terrace_config::VmMode;
+use terrace_config::{Fallback, VmMode};
 
 /// The API's view of an agent.
-pub fn agent(agent: &Agent) -> api::Agent {
+pub fn agent(agent: &Agent, moves: bool) -> api::Agent {
     let view = agent.view.as_ref();
+    let mut in_force = in_force(agent);
+    if agent.mode == VmMode::Coordinated && !moves {
+        in_force += "; no page is moved (moves = false)";
+    }
     api::Agent {
         mode: agent.mode.name().into(),
-        in_force: in_force(agent),
+        in_force,
         fallback: agent.fallback().map(str::to_owned),
         state: view.map_or("not heard yet".into(), |v| v.state.to_string()),
         version: view.and_then(|v| v.program.clone()),
@@ -40,6 +45,9 @@ fn in_force(agent: &Agent) -> String {
         }
         InForce::Host => match &agent.moves {
             Ok(()) => "both: the host counts accesses and names pages, the agent moves them".into(),
+            Err(why) if agent.fallback == Fallback::Observe => {
+                format!("nobody, as the host only observes: {why}")
+            }
             Err(why) => format!("the host by itself: {why}"),
         },
     }
@@ -130,8 +138,8 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
             Ok(()) => Finding::ok("coordinated", "its guest moves the pages that the host names"),
             Err(why) => Finding::degraded(
                 "coordinated",
-                format!("the host moves its pages by itself: {why}"),
-                "an agent in the guest, and a node for each tier (docs/agent-channel.md); mode = \"host\" needs no agent",
+                format!("its guest does not move pages, so {}: {why}", instead_of_guest(agent.fallback)),
+                "an agent in the guest, and a node for each tier (docs/coordinated.md); mode = \"host\" needs no agent",
             ),
         });
     }

@@ -62,7 +62,10 @@ impl Snapshot {
             worth: ranked.map(|r| r.worth),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
-            agent: entry.agent.as_ref().map(agent_views::agent),
+            agent: entry.agent.as_ref().map(|agent| {
+                let moves = view.is_none_or(|v| v.moves);
+                agent_views::agent(agent, moves)
+            }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! VMs whose memory an agent in the guest manages: the daemon's work when the manager in force changes.
 
-use terrace_config::{VmConfig, VmMode};
+use terrace_config::{Fallback, VmConfig, VmMode};
 use terrace_core::engine::Stand;
 use terrace_host::agent::{AgentState, AgentView, Verdict};
 use terrace_proto::{
@@ -93,7 +93,7 @@ impl Daemon {
                 self.tell_verdict(vm, text);
             }
             VmMode::Coordinated => {
-                let text = agent_mode::news_beside_host(before, verdict);
+                let text = agent_mode::news_beside_host(before, verdict, agent.fallback);
                 self.tell_verdict(vm, text);
                 self.coordinate(vm);
             }
@@ -162,10 +162,19 @@ impl Daemon {
     ) {
         let nodes = found.as_ref().cloned().unwrap_or_default();
         let tiers = self.config.engine.tiers.len();
-        if let Some(agent) = self.vms.agent_mut(vm) {
-            agent.tiers = found.map(|nodes| agent_mode::bytes_by_tier(&nodes, tiers));
+        let Some(agent) = self.vms.agent_mut(vm) else {
+            return;
+        };
+        if let Err(why) = &found {
+            agent.moves = Err(why.clone());
         }
-        self.handle(Event::GuestNodes(GuestNodes { vm: id, nodes }));
+        agent.tiers = found.map(|nodes| agent_mode::bytes_by_tier(&nodes, tiers));
+        let only_guest = agent.fallback == Fallback::Observe;
+        self.handle(Event::GuestNodes(GuestNodes {
+            vm: id,
+            nodes,
+            only_guest,
+        }));
     }
 
     fn guest_moves(&mut self, vm: VmId, free_bytes: Option<Vec<u64>>) {

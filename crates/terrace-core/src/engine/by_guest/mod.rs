@@ -24,6 +24,8 @@ use doubt::Doubt;
 pub(crate) struct ByGuest {
     /// The guest's nodes. If none are known, each round queries where its frames are.
     nodes: Vec<GuestNode>,
+    /// The host moves nothing in its place.
+    only_guest: bool,
     room: Option<GuestRoom>,
     stand: Stand,
     doubt: Doubt,
@@ -69,6 +71,11 @@ impl Vm {
     /// Who moves its pages.
     pub fn stand(&self) -> &Stand {
         &self.moving.by_guest.stand
+    }
+
+    /// Whether pages may be moved now: by the guest, or by the host if it may in the guest's place.
+    pub fn may_move(&self) -> bool {
+        self.settings.moves_on && (self.moves_by_guest() || !self.moving.by_guest.only_guest)
     }
 
     /// Takes in who is to move pages from now on, and what the guest has free.

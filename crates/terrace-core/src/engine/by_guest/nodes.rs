@@ -19,6 +19,7 @@ const AT_ONCE: usize = 4096;
 impl Vm {
     /// Takes in which tier each of the guest's nodes lies in; none if that is not known.
     pub fn set_nodes(&mut self, now: Tick, nodes: &GuestNodes, shared: &Shared) {
+        self.moving.by_guest.only_guest = nodes.only_guest;
         if self.moving.by_guest.nodes == nodes.nodes {
             return;
         }
@@ -78,13 +79,13 @@ impl Vm {
             self.hand_over(now);
             return true;
         }
-        if tried || !self.settings.moves_on {
+        if tried || !self.may_move() {
             let why = format!(
                 "{} MiB of its memory do not lie in the tier of the guest's node that they are in, and {}",
                 bytes.div_ceil(1 << 20),
-                match self.settings.moves_on {
+                match self.may_move() {
                     true => "the kernel does not put them back",
-                    false => "moves are off, so that they are not put back",
+                    false => "the host moves nothing, so that they are not put back",
                 }
             );
             let text = format!("the host moves its pages: {why}");
