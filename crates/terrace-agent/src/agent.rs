@@ -307,13 +307,13 @@ impl Agent {
     fn move_by_pages(&mut self, frames: &FrameRequests) -> (u64, NotMoved) {
         self.refresh_frames();
         let located = self.frames.locate(frames, self.pages.as_ref());
-        let (named, mut left) = (located.named, located.not_moved);
-        let pieces = frames::count(&named);
-        if pieces > 0 {
-            self.tell(RangesEvent::Named(named.clone()));
+        if !located.named.up.is_empty() || !located.named.down.is_empty() {
+            self.tell(RangesEvent::Named(located.named.clone()));
         }
-        let arrived = frames::arrived(&named, &self.room.tiers(), self.pages.as_ref());
-        left.left += pieces.saturating_sub(arrived);
+        let arrived = frames::arrived(&located, &self.room.tiers(), self.pages.as_ref());
+        let mut left = located.not_moved;
+        // All others: the host waits until each frame was counted.
+        left.left += frames.len().saturating_sub(arrived + left.all());
         (arrived, left)
     }
 

@@ -32,6 +32,8 @@ pub struct Counted {
 #[derive(Debug, Default)]
 pub struct NamedPlans {
     plans: BTreeMap<VmId, VecDeque<Waiting>>,
+    /// Time before which no other message is sent to a guest, whatever plan it is of.
+    not_before: BTreeMap<VmId, Tick>,
     /// Number of the last message.
     generation: u64,
 }
@@ -47,8 +49,6 @@ struct Waiting {
     left: u64,
     /// The message under way.
     sent: Option<Sent>,
-    /// Time before which no other message is sent.
-    not_before: Tick,
 }
 
 /// A message under way.
@@ -62,6 +62,7 @@ struct Sent {
 impl NamedPlans {
     /// A VM's guest does so no longer: what it did of its plans so far.
     pub fn end(&mut self, vm: VmId, now: Tick) -> Vec<MoveReport> {
+        self.not_before.retain(|_, until| *until > now);
         let plans = self.plans.remove(&vm).unwrap_or_default();
         plans.into_iter().map(|plan| plan.report(now)).collect()
     }
@@ -76,16 +77,17 @@ impl NamedPlans {
             moved: 0,
             left: 0,
             sent: None,
-            not_before: Tick(0),
         });
     }
 
     /// The frames to name now, if it is time for some.
     pub fn next(&mut self, vm: VmId, now: Tick, counted: Counted) -> Option<Frames> {
         let waiting = self.plans.get_mut(&vm)?.front_mut()?;
-        if waiting.sent.is_some() || now < waiting.not_before {
+        let rests = self.not_before.get(&vm).is_some_and(|until| now < *until);
+        if waiting.sent.is_some() || rests {
             return None;
         }
+        self.not_before.insert(vm, now.after(PAUSE));
         let moves = &waiting.plan.moves[waiting.answered..];
         let moves = &moves[..moves.len().min(AT_ONCE)];
         let of = |fast: bool| -> Vec<Gfn> {
@@ -119,14 +121,10 @@ impl NamedPlans {
         let taken = taken.min(all);
         waiting.moved += taken;
         waiting.left += refused.min(all - taken);
-        waiting.not_before = sent.at.after(PAUSE);
         if waiting.answered < waiting.plan.moves.len() && !late {
             return None;
         }
         let mut plan = plans.pop_front()?;
-        if let Some(next) = plans.front_mut() {
-            next.not_before = plan.not_before;
-        }
         plan.answered = plan.plan.moves.len();
         Some(plan.report(now))
     }
@@ -204,6 +202,22 @@ mod tests {
         }
         assert_eq!(sent, [(0, 1024), (10, 1024), (20, 452), (30, 4)]);
         assert_eq!(reports.iter().map(moved).collect::<Vec<_>>(), [2500, 4]);
+    }
+
+    #[test]
+    fn a_plan_that_comes_after_the_last_one_ended_waits_too() {
+        let mut named = NamedPlans::default();
+        named.push(Tick(0), plan(1, 1024));
+        named.next(VM, Tick(0), counted(0, 0)).unwrap();
+        named.heard(VM, Tick(1), counted(1024, 0)).unwrap();
+        named.push(Tick(2), plan(2, 1024));
+        assert_eq!(named.next(VM, Tick(2), counted(1024, 0)), None);
+        // Nor does a guest that another side takes over from get more.
+        named.end(VM, Tick(3));
+        named.push(Tick(4), plan(3, 1024));
+        assert_eq!(named.next(VM, Tick(4), counted(1024, 0)), None);
+        let frames = named.next(VM, Tick(SECOND), counted(1024, 0));
+        assert!(frames.is_some());
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod nodes;
 mod not_moved;
 mod pass;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use terrace_core::ranges::piece;
@@ -41,7 +41,12 @@ pub struct Located {
     pub named: Named,
     /// The frames for which there is none.
     pub not_moved: NotMoved,
+    /// Of those that are to come up, and of those that are to go down: how many lie in each page.
+    frames: [FramesOf; 2],
 }
+
+/// Number of named frames that lie in a page, by its first one: those of a page of 2 MiB move together.
+type FramesOf = BTreeMap<Place, u64>;
 
 /// The frames of managed processes.
 #[derive(Debug)]
@@ -165,12 +170,23 @@ impl Frames {
     #[must_use]
     pub fn locate(&self, frames: &FrameRequests, pages: &dyn Pages) -> Located {
         let mut located = Located::default();
-        located.named.up = self.locate_list(&frames.promote, pages, &mut located.not_moved);
-        located.named.down = self.locate_list(&frames.demote, pages, &mut located.not_moved);
+        let Located {
+            named,
+            not_moved,
+            frames: [up, down],
+        } = &mut located;
+        named.up = self.locate_list(&frames.promote, pages, not_moved, up);
+        named.down = self.locate_list(&frames.demote, pages, not_moved, down);
         located
     }
 
-    fn locate_list(&self, list: &[Gfn], pages: &dyn Pages, not_moved: &mut NotMoved) -> Vec<Side> {
+    fn locate_list(
+        &self,
+        list: &[Gfn],
+        pages: &dyn Pages,
+        not_moved: &mut NotMoved,
+        frames: &mut FramesOf,
+    ) -> Vec<Side> {
         let parts = self.in_order(list);
         let known: usize = parts.iter().map(|(_, wanted)| wanted.len()).sum();
         not_moved.unknown += (list.len() - known) as u64;
@@ -185,7 +201,8 @@ impl Frames {
             let pieces = match map {
                 Some(map) => {
                     still_there(map, &mut wanted);
-                    here(process, map, &wanted, pages)
+                    let pieces = pieces_of(process, &wanted, frames, |block| is_huge(map, block));
+                    here(process, &pieces, pages)
                 }
                 None => {
                     wanted.clear();
@@ -230,29 +247,42 @@ fn still_there(map: &Pagemap, wanted: &mut Vec<(u64, Gfn)>) {
     });
 }
 
-/// The pages as pieces, each on the node where it is. A page of 2 MiB is one piece, named by whichever of its frames.
-fn here(process: u32, map: &Pagemap, wanted: &[(u64, Gfn)], pages: &dyn Pages) -> Vec<PieceRun> {
+/// The pages as pieces that were not named yet, by their first page and their length. A page of 2 MiB is one piece, named by whichever of
+/// its frames; all of them are counted.
+fn pieces_of(
+    process: u32,
+    wanted: &[(u64, Gfn)],
+    frames: &mut FramesOf,
+    is_huge: impl Fn(u64) -> bool,
+) -> Vec<(u64, u16)> {
     let mut pieces: Vec<(u64, u16)> = Vec::new();
-    let mut seen = BTreeSet::new();
     // A whole page of 2 MiB is asked about once: asking costs more than answering.
     let mut huge = BTreeMap::new();
     for (page, _) in wanted {
         let block = page / PAGES_PER_HUGE * PAGES_PER_HUGE;
-        let is_huge = *huge.entry(block).or_insert_with(|| is_huge(map, block));
+        let is_huge = *huge.entry(block).or_insert_with(|| is_huge(block));
         let piece = match is_huge {
             true => (block, HUGE),
             false => (*page, 1),
         };
-        if seen.insert(piece.0) {
+        let page = piece.0;
+        let named = frames.entry(Place { process, page }).or_insert(0);
+        *named += 1;
+        if *named == 1 {
             pieces.push(piece);
         }
     }
+    pieces
+}
+
+/// Pieces, each on the node where it is.
+fn here(process: u32, pieces: &[(u64, u16)], pages: &dyn Pages) -> Vec<PieceRun> {
     let addresses: Vec<u64> = pieces.iter().map(|(page, _)| page * PAGE_SIZE).collect();
     let mut status = vec![0; addresses.len()];
     if addresses.is_empty() || pages.query(process, &addresses, &mut status).is_err() {
         return Vec::new();
     }
-    let placed = pieces.into_iter().zip(status);
+    let placed = pieces.iter().copied().zip(status);
     placed
         .filter_map(|((page, pages_each), node)| {
             Some(PieceRun {
@@ -272,44 +302,38 @@ fn is_huge(map: &Pagemap, block: u64) -> bool {
     runs.is_ok_and(|runs| runs.iter().any(|run| run.huge))
 }
 
-/// Pieces that are in the tier that they were to go to: the kernel is asked anew.
+/// Named frames whose pages are in the tier that they were to go to: the kernel is asked anew.
 #[must_use]
-pub fn arrived(named: &Named, tiers: &[Vec<u32>], pages: &dyn Pages) -> u64 {
+pub fn arrived(located: &Located, tiers: &[Vec<u32>], pages: &dyn Pages) -> u64 {
     let is_fast = |node: i32| {
         let fast = tiers.first();
         fast.is_some_and(|fast| u32::try_from(node).is_ok_and(|node| fast.contains(&node)))
     };
-    let of = |sides: &[Side], up: bool| -> u64 {
+    let of = |sides: &[Side], frames: &FramesOf, up: bool| -> u64 {
         let counts = sides.iter().map(|side| {
-            let addresses: Vec<u64> = piece::pages(&side.pieces)
-                .map(|page| page * PAGE_SIZE)
-                .collect();
+            let first: Vec<u64> = piece::pages(&side.pieces).collect();
+            let addresses: Vec<u64> = first.iter().map(|page| page * PAGE_SIZE).collect();
             let mut status = vec![0; addresses.len()];
             if pages.query(side.process, &addresses, &mut status).is_err() {
                 return 0;
             }
-            status
-                .iter()
-                .filter(|node| **node >= 0 && is_fast(**node) == up)
-                .count() as u64
+            let there = first.iter().zip(status);
+            let there = there.filter(|(_, node)| *node >= 0 && is_fast(*node) == up);
+            let process = side.process;
+            let named = there.filter_map(|(page, _)| {
+                let page = *page;
+                frames.get(&Place { process, page })
+            });
+            named.sum::<u64>()
         });
         counts.sum()
     };
-    of(&named.up, true) + of(&named.down, false)
-}
-
-/// Number of the pieces.
-#[must_use]
-pub fn count(named: &Named) -> u64 {
-    let sides = named.up.iter().chain(&named.down);
-    sides
-        .map(|side| {
-            side.pieces
-                .iter()
-                .map(|run| u64::from(run.pieces))
-                .sum::<u64>()
-        })
-        .sum()
+    let Located {
+        named,
+        frames: [up, down],
+        ..
+    } = located;
+    of(&named.up, up, true) + of(&named.down, down, false)
 }
 
 /// Pages of a huge page.
@@ -390,7 +414,6 @@ mod tests {
                 ..NotMoved::default()
             }
         );
-        assert_eq!(count(&located.named), 4);
         assert_eq!(located.named.up[0].pieces[0].node, 1);
     }
 
@@ -413,17 +436,38 @@ mod tests {
     #[test]
     fn what_came_of_it_is_the_kernels_word() {
         let (_dir, frames, kernel) = guest();
-        let named = frames.locate(&named(&[10, 11], &[20]), &kernel).named;
+        let located = frames.locate(&named(&[10, 11], &[20]), &kernel);
         let tiers = [vec![0], vec![1]];
         assert_eq!(
-            arrived(&named, &tiers, &kernel),
+            arrived(&located, &tiers, &kernel),
             1,
             "frame 20 lies on the slow node"
         );
         kernel.state().put(7, 0, FakePage::base(0));
-        assert_eq!(arrived(&named, &tiers, &kernel), 2);
+        assert_eq!(arrived(&located, &tiers, &kernel), 2);
         kernel.state().ended.insert(7);
-        assert_eq!(arrived(&named, &tiers, &kernel), 1);
+        assert_eq!(arrived(&located, &tiers, &kernel), 1);
+    }
+
+    #[test]
+    fn all_named_frames_of_a_huge_page_count_as_they_move_together() {
+        let wanted: Vec<(u64, Gfn)> = (512..1024).map(|page| (page, Gfn(page))).collect();
+        let base = [(1024, Gfn(9))];
+        let mut located = Located::default();
+        let up = &mut located.frames[0];
+        let is_huge = |block| block == 512;
+        let mut pieces = pieces_of(7, &wanted[..300], up, is_huge);
+        // The rest of the page is named after a page of another process.
+        pieces.extend(pieces_of(7, &wanted[300..], up, is_huge));
+        pieces.extend(pieces_of(7, &base, up, is_huge));
+        assert_eq!(pieces, [(512, HUGE), (1024, 1)]);
+        let kernel = FakePages::default();
+        kernel.state().put(7, 512 * PAGE_SIZE, FakePage::huge(0));
+        kernel.state().put(7, 1024 * PAGE_SIZE, FakePage::base(1));
+        let pieces = here(7, &pieces, &kernel);
+        assert_eq!(pieces.len(), 2);
+        located.named.up = vec![Side { process: 7, pieces }];
+        assert_eq!(arrived(&located, &[vec![0], vec![1]], &kernel), 512);
     }
 
     #[test]

@@ -55,7 +55,8 @@ impl Vm {
             let room = self.room_in(from, shared);
             // Room that is there already counts as made, as does what earlier demotions freed and nothing has
             // taken yet: no more is demoted than the promotions that wait can use.
-            let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
+            let made = room.max(self.moving.owed[from.index()]);
+            let made = made.saturating_add(self.leaving(from));
             if made >= ahead.min(self.moving.waiting_for(from)) {
                 return Verdict::Later(MoveRefusal::NotNeeded);
             }
@@ -76,6 +77,10 @@ impl Vm {
             return (room < bytes).then_some(MoveRefusal::NoFreeMemory);
         }
         if self.is_checking() {
+            // Where nodes lie is the hypervisor's word, and an operator's ceiling stands above it.
+            if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
+                return Some(MoveRefusal::Ceiling);
+            }
             return (shared.free_for(self.id, to) < bytes).then_some(MoveRefusal::NoFreeMemory);
         }
         // Ceiling, share and free memory are distinguished only for people: each of them may have room again

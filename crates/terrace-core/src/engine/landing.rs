@@ -89,6 +89,9 @@ impl Vm {
             // Progress: the time-out of an unreported plan starts anew.
             *since = now;
         }
+        if !plan.by_guest {
+            self.look_again(now, shared);
+        }
     }
 
     /// Takes one unit off its plan; gives the tier that it left.

@@ -399,7 +399,7 @@ impl Engine {
             Command::Pause(Some(vm)) => self.with(vm, |vm, _| vm.pause(now)),
             Command::Resume(Some(vm)) => self.with(vm, |vm, shared| {
                 vm.resume(now);
-                vm.try_guest_again(now, shared);
+                vm.believe_guest(now, shared);
             }),
             Command::Pause(None) => {
                 self.paused = true;
@@ -409,7 +409,7 @@ impl Engine {
                 self.paused = false;
                 self.vms.values_mut().for_each(|vm| vm.resume(now));
             }
-            Command::Moves(vm, on) => self.with(vm, |vm, _| vm.set_moves(now, on)),
+            Command::Moves(vm, on) => self.with(vm, |vm, shared| vm.set_moves(now, on, shared)),
             Command::Limits(vm, limits) => {
                 self.with(vm, |vm, shared| {
                     vm.set_limits(now, limits, shared.config.tiers.len());

@@ -134,6 +134,7 @@ impl Moving {
         let old = std::mem::take(self);
         (self.spent, self.pace) = (old.spent, old.pace);
         self.held_until = old.held_until;
+        self.by_guest = old.by_guest.of_before();
         old.coming
     }
 

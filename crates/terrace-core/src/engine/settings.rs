@@ -4,6 +4,7 @@
 
 use terrace_proto::{Tick, TierId, TierLimit, VmSpec};
 
+use super::Shared;
 use super::pool;
 use super::refusal::MoveRefusal;
 use super::vm::Vm;
@@ -58,13 +59,17 @@ impl Vm {
         }
     }
 
-    pub fn set_moves(&mut self, now: Tick, on: bool) {
+    pub fn set_moves(&mut self, now: Tick, on: bool, shared: &Shared) {
         self.settings.moves_on = on;
         if !on {
             self.drop_waiting(MoveRefusal::MovesOff);
         }
         self.history
             .say(now, if on { "moves are on" } else { "moves are off" });
+        if on {
+            // Frames that have to be put back first can be now.
+            self.try_guest_again(now, shared);
+        }
     }
 
     pub fn set_fast_size(&mut self, now: Tick, bytes: u64) {

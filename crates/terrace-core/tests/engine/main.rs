@@ -2,6 +2,7 @@
 
 mod ages;
 mod by_guest;
+mod by_guest_hostile;
 mod collapse;
 mod demand;
 mod fairness;

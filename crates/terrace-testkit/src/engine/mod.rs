@@ -73,6 +73,8 @@ pub struct Host {
     pub capacity: Vec<u64>,
     /// Number of moves of which one finds its page busy; 0: none does.
     pub busy_every: u64,
+    /// Plans that the kernel did not begin yet; `None`: it carries each out at once.
+    pub slow: Option<Vec<MovePlan>>,
     moves: u64,
     queue: BTreeMap<(Tick, u64), Event>,
     queued: u64,
@@ -127,6 +129,7 @@ impl Host {
             guests: BTreeMap::new(),
             capacity: capacity.to_vec(),
             busy_every: 0,
+            slow: None,
             moves: 0,
             queue: BTreeMap::new(),
             queued: 0,
@@ -260,10 +263,19 @@ impl Host {
                     .scan(&request);
                 self.after(5_000_000, Event::Scanned(Box::new(answer)));
             }
+            Action::Move(plan) if self.slow.is_some() => self.slow.iter_mut().for_each(|slow| slow.push(plan.clone())),
             Action::Move(plan) => {
                 let report = self.migrate(&plan);
                 self.after(10_000_000, Event::Moved(report));
             }
+        }
+    }
+
+    /// Carries out the plans that the kernel did not begin yet, and all later ones at once.
+    pub fn begin_slow(&mut self) {
+        for plan in self.slow.take().unwrap_or_default() {
+            let report = self.migrate(&plan);
+            self.after(10_000_000, Event::Moved(report));
         }
     }
 

@@ -147,7 +147,7 @@ impl Daemon {
     }
 
     /// Ends the plans of a guest that does not move pages any more.
-    fn end_named(&mut self, vm: VmId) {
+    pub(super) fn end_named(&mut self, vm: VmId) {
         for report in self.named.end(vm, self.session.now()) {
             self.handle(Event::Moved(report));
         }

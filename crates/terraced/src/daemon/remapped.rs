@@ -12,6 +12,8 @@ impl Daemon {
         let Some(vm) = self.vms.of_id(id) else {
             return;
         };
+        // What is named still is of the old map.
+        self.end_named(id);
         if self.executors.of(id).is_none() {
             return;
         }

@@ -51,6 +51,15 @@ enum Judgement {
 }
 
 impl Doubt {
+    /// How a guest did before, without the answers that were not judged yet. One that was found out, and is back without an operator's
+    /// word, has one round to show that it moves pages.
+    pub fn of_before(&self) -> Self {
+        Self {
+            rounds: self.rounds.min(PATIENCE - 1),
+            ..Self::default()
+        }
+    }
+
     pub fn heap_bytes(&self) -> usize {
         self.named.capacity() * size_of::<(u32, u8)>()
     }

@@ -56,6 +56,14 @@ pub enum Stand {
 }
 
 impl ByGuest {
+    /// Of a VM whose memory is another one: nothing, but how its guest did before.
+    pub fn of_before(&self) -> Self {
+        Self {
+            doubt: self.doubt.of_before(),
+            ..Self::default()
+        }
+    }
+
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<GuestNode>() + self.doubt.heap_bytes()
@@ -90,10 +98,15 @@ impl Vm {
         }
     }
 
-    /// Tries a guest again that was refused, as an operator's word has it.
+    /// Believes a guest again, and tries it again if it was refused, as an operator's word has it.
+    pub fn believe_guest(&mut self, now: Tick, shared: &Shared) {
+        self.moving.by_guest.doubt = Doubt::default();
+        self.try_guest_again(now, shared);
+    }
+
+    /// Tries a guest again that was refused.
     pub fn try_guest_again(&mut self, now: Tick, shared: &Shared) {
         if matches!(self.moving.by_guest.stand, Stand::Refused(_)) {
-            self.moving.by_guest.doubt = Doubt::default();
             self.begin_by_guest(now, shared);
         }
     }
@@ -112,7 +125,9 @@ impl Vm {
 
     /// The guest moves pages from now on.
     fn hand_over(&mut self, now: Tick) {
-        self.moving.by_guest.stand = Stand::Guest { is_placed: false };
+        let guest = &mut self.moving.by_guest;
+        guest.stand = Stand::Guest { is_placed: false };
+        guest.doubt = guest.doubt.of_before();
         let text = "its guest moves its pages, by the frames that the host names";
         self.history.say(now, text);
     }
@@ -121,7 +136,7 @@ impl Vm {
         self.abandon(now, "another side moves its pages now");
         let guest = &mut self.moving.by_guest;
         guest.stand = stand;
-        guest.doubt = Doubt::default();
+        guest.doubt = guest.doubt.of_before();
         self.history.say(now, text);
     }
 

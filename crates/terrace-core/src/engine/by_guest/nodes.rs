@@ -3,7 +3,9 @@
 //! A frame's tier follows from its node, and is not queried. That holds only as long as each frame lies where its node does: what
 //! the host moved by itself meanwhile is put back before the guest moves pages.
 
-use terrace_proto::{GuestNodes, PAGE_SIZE, PageCode, Tick, TierId};
+use std::ops::Range;
+
+use terrace_proto::{GuestNode, GuestNodes, PAGE_SIZE, PageCode, Tick, TierId};
 
 use super::{Shared, Stand, Vm};
 use crate::engine::rounds::Phase;
@@ -31,6 +33,16 @@ impl Vm {
         }
     }
 
+    /// Looks at all frames again, as a plan of the host's was carried out after its guest took over: frames may lie elsewhere by it.
+    pub fn look_again(&mut self, now: Tick, shared: &Shared) {
+        if self.knows_tiers() {
+            self.moving.by_guest.stand = Stand::Host;
+            let text = "a plan of the host's ended after its guest took over: its frames' places are looked at again";
+            self.history.say(now, text);
+            self.begin_by_guest(now, shared);
+        }
+    }
+
     /// Whether frames' tiers follow from their nodes, and are not queried.
     pub fn knows_tiers(&self) -> bool {
         self.moves_by_guest() && !self.moving.by_guest.nodes.is_empty()
@@ -46,7 +58,7 @@ impl Vm {
         }
         let before = self.held();
         for node in &self.moving.by_guest.nodes {
-            let end = node.start.0.saturating_add(node.pages);
+            let end = self.pages_of(node).end;
             let codes = [PageCode::new(node.tier, false); AT_ONCE];
             let mut start = node.start;
             while start.0 < end {
@@ -57,6 +69,12 @@ impl Vm {
             }
         }
         self.found_since(before, &mut shared.tiers);
+    }
+
+    /// The pages of a node, as far as the VM's memory has any.
+    fn pages_of(&self, node: &GuestNode) -> Range<u64> {
+        let end = node.start.0.saturating_add(node.pages);
+        node.start.0..end.min(self.pages.ram().span_pages())
     }
 
     /// Whether the host puts frames back for now.
@@ -70,12 +88,16 @@ impl Vm {
         let Stand::Checking(rounds) = self.moving.by_guest.stand else {
             return true;
         };
+        if self.rounds.plans_only() {
+            // Nothing is moved by it, and nobody takes over by it either.
+            return true;
+        }
         let flows = self.misplaced();
-        let units: u64 = flows.iter().map(|flow| flow.units.len() as u64).sum();
-        let bytes = units * self.pages.unit_bytes();
+        let units = flows.iter().flat_map(|flow| &flow.units);
+        let bytes = units.map(|unit| self.moved_pages(*unit)).sum::<u64>() * PAGE_SIZE;
         let all = self.pages.ram().pages() * PAGE_SIZE;
         let tried = rounds >= ROUNDS;
-        if units == 0 || tried && bytes <= all / MAY_STAY {
+        if bytes == 0 || tried && bytes <= all / MAY_STAY {
             self.hand_over(now);
             return true;
         }
@@ -84,7 +106,8 @@ impl Vm {
                 "{} MiB of its memory do not lie in the tier of the guest's node that they are in, and {}",
                 bytes.div_ceil(1 << 20),
                 match self.may_move() {
-                    true => "the kernel does not put them back",
+                    true =>
+                        "the kernel does not put them back, or a limit of the VM's does not allow it",
                     false => "the host moves nothing, so that they are not put back",
                 }
             );
@@ -120,9 +143,9 @@ impl Vm {
     fn misplaced(&self) -> Vec<Flow> {
         let mut flows: Vec<Flow> = Vec::new();
         for node in &self.moving.by_guest.nodes {
-            let ends = node.start.0.saturating_add(node.pages);
+            let pages = self.pages_of(node);
             let unit_pages = self.pages.ram().unit().base_pages();
-            let units = node.start.0 / unit_pages..ends.div_ceil(unit_pages);
+            let units = pages.start / unit_pages..pages.end.div_ceil(unit_pages);
             let units = units.filter_map(|unit| u32::try_from(unit).ok());
             let elsewhere = units.filter(|unit| {
                 let tier = self.pages.tier(*unit);

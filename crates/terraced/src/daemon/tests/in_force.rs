@@ -7,7 +7,10 @@ use terrace_core::provision::ProvisionConfig;
 use terrace_host::agent::{AgentState, AgentView, Lie, Orders, Verdict};
 use terrace_host::qemu::who::HypervisorConfig;
 use terrace_proto::agent::{Heartbeat, Mode, NodeMemory, Report};
-use terrace_proto::{Gfn, GuestNode, PageSize, RamRange, Tick, TierId, TierLimit, VmId, VmSpec};
+use terrace_proto::{
+    Gfn, GuestNode, MovePlan, PageMove, PageSize, PlanId, RamRange, Tick, TierId, TierLimit, VmId,
+    VmSpec,
+};
 use terrace_sys::{ProcessId, start_time};
 
 use super::super::*;
@@ -338,6 +341,24 @@ fn nodes_that_are_no_tiers_leave_the_host_in_force() {
     assert!(why.contains("puts pages back"), "{why}");
     fallen(&mut daemon, "silent");
     assert!(moves(&daemon).unwrap_err().contains("not heard"));
+}
+
+#[test]
+fn what_was_named_of_an_old_map_is_named_no_more() {
+    let (_folder, mut daemon) = daemon("mode = \"coordinated\"\nscan = true");
+    find(&mut daemon, 1 << 30);
+    let id = manage(&mut daemon);
+    let page = |page| PageMove {
+        gfn: Gfn(page),
+        to: TierId::FAST,
+    };
+    daemon.name_pages(MovePlan {
+        id: PlanId(1),
+        vm: id,
+        moves: (0..3000).map(page).collect(),
+    });
+    daemon.map_changed(id, "a DIMM was plugged in");
+    assert!(daemon.named.end(id, Tick(0)).is_empty());
 }
 
 #[test]
