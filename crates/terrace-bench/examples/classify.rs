@@ -8,8 +8,8 @@ fn main() {
         let figures = classify.measure();
         println!(
             "classify {:.2} ns/page, copy {:.2} ns/page, ratio {:.2}",
-            figures.value,
-            figures.baseline,
+            figures.value(),
+            figures.baseline(),
             figures.ratio()
         );
     }

@@ -16,7 +16,7 @@ use terrace_hyperflex::{Device, FlexError, State};
 use terrace_sys::{Extent, punch_hole};
 
 use crate::driver::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
-use crate::measured::{Measured, RUNS, median, timed};
+use crate::measured::{Better, Measured, RUNS, timed};
 
 const RUN_PAGES: u64 = 8;
 const TIER_BYTES: u64 = 256 * MIB;
@@ -71,10 +71,7 @@ pub fn inflate() -> Result<Measured, FlexError> {
         inflated.push(TIER_PAGES as f64 * 1e9 / ns.0);
         punched.push(TIER_PAGES as f64 * 1e9 / ns.1);
     }
-    Ok(Measured {
-        value: median(inflated),
-        baseline: median(punched),
-    })
+    Ok(Measured::of(inflated, punched, Better::More))
 }
 
 fn punch(vm: &MockVm, extents: &[Extent]) -> Result<(), FlexError> {

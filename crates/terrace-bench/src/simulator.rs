@@ -7,7 +7,7 @@ use terrace_sim::{
     number::{float, low, to_usize},
 };
 
-use crate::measured::{Measured, RUNS, median, timed};
+use crate::measured::{Better, Measured, RUNS, timed};
 
 /// The load of both rows: GUPS as HeMem has it, over 64 GiB, a tenth of it hot.
 const SCENARIO: &str = r#"
@@ -28,7 +28,7 @@ workload = { kind = "gups", variant = "hemem", size = "64GiB", hot = 0.1, durati
 const BATCH: usize = 64;
 
 /// The figures of the simulator: medians.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     /// Accesses per second of the whole simulation; the baseline is generator, TLB look-up and one 16-byte record
     /// per page alone.
@@ -60,10 +60,7 @@ pub fn simulate(scale: u64, duration: &str) -> Result<Simulated, RunError> {
         baselines.push(baseline(&scenario, result.accesses)?);
     }
     Ok(Simulated {
-        accesses_per_s: Measured {
-            value: median(rates),
-            baseline: median(baselines),
-        },
+        accesses_per_s: Measured::of(rates, baselines, Better::More),
         state_bytes_per_page,
     })
 }

@@ -297,6 +297,9 @@ pub struct Bench {
     /// Only the row of this name.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
+    /// Compare with an earlier run, of which this file has the JSON.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub compare: Option<PathBuf>,
 }
 
 fn address(text: &str) -> Result<u64, String> {

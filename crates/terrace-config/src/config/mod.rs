@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_reference_file_is_valid_and_equals_the_defaults() {
-        let reference = include_str!("../../../dist/terrace.toml");
+        let reference = include_str!("../../../../dist/terrace.toml");
         let written = Config::parse(reference).unwrap();
         let default = Config::parse("").unwrap();
         assert_eq!(format!("{written:?}"), format!("{default:?}"));

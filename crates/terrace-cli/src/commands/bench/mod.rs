@@ -1,27 +1,18 @@
 //! `terrace bench`: the fast paths, each beside a baseline measured in the same run.
 
+mod row;
+
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use serde::Serialize;
 use terrace_bench::{Classify, Measured, PAGES_OF_64_GIB, Simulated, simulate};
 use terrace_core::PolicyName;
 
 use super::print_json;
 use crate::allocated;
 use crate::args::Bench;
-use crate::{output, render};
-
-/// One row of the output; `ratio = value / baseline`, in the same unit.
-#[derive(Debug, Serialize)]
-struct Row {
-    name: &'static str,
-    value: f64,
-    unit: &'static str,
-    baseline_name: Option<&'static str>,
-    baseline: Option<f64>,
-    ratio: Option<f64>,
-}
+use crate::output;
+use row::Row;
 
 /// A function that measures the row of that name.
 type Measure = fn(&'static str) -> Result<Row>;
@@ -68,31 +59,15 @@ pub fn run(args: &Bench) -> Result<ExitCode> {
             names.join(", ")
         );
     }
-    if args.json {
-        print_json(&rows)?;
-    } else {
-        output::print(text(&rows))?;
+    rows.iter()
+        .filter_map(Row::warning)
+        .for_each(|w| eprintln!("{w}"));
+    match &args.compare {
+        Some(file) => output::print(row::compared(file, &rows)?)?,
+        None if args.json => print_json(&rows)?,
+        None => output::print(row::table(&rows))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn text(rows: &[Row]) -> String {
-    let number = |n: Option<f64>| n.map_or_else(|| "-".into(), |n| format!("{n:.3}"));
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|r| {
-            vec![
-                r.name.into(),
-                number(Some(r.value)),
-                r.unit.into(),
-                number(r.baseline),
-                number(r.ratio),
-                r.baseline_name.unwrap_or("").into(),
-            ]
-        })
-        .collect();
-    let header = ["NAME", "VALUE", "UNIT", "BASELINE", "RATIO", "AGAINST"];
-    render::table(&header, &[1, 3, 4], &rows)
 }
 
 fn beside(
@@ -102,24 +77,19 @@ fn beside(
     m: Measured,
 ) -> Result<Row> {
     Ok(Row {
-        name,
-        value: m.value,
-        unit,
-        baseline_name: Some(against),
-        baseline: Some(m.baseline),
+        baseline_name: Some(against.into()),
+        baseline: Some(m.baseline()),
         ratio: Some(m.ratio()),
+        least: Some(m.least()),
+        baseline_least: Some(m.baseline_least()),
+        ratio_least: Some(m.ratio_least()),
+        spread: Some(m.spread()),
+        ..Row::alone(name, unit, m.value())
     })
 }
 
 fn alone(name: &'static str, unit: &'static str, value: f64) -> Result<Row> {
-    Ok(Row {
-        name,
-        value,
-        unit,
-        baseline_name: None,
-        baseline: None,
-        ratio: None,
-    })
+    Ok(Row::alone(name, unit, value))
 }
 
 fn filter(name: &'static str) -> Result<Row> {

@@ -1,0 +1,252 @@
+//! A row of `terrace bench`, tables of them, and what they were measured on.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::render;
+
+/// Spread of the runs above which their figures say little.
+const NOISY: f64 = 0.3;
+
+/// One row of the output; `ratio = value / baseline`, in the same unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub value: f64,
+    pub unit: String,
+    pub baseline_name: Option<String>,
+    pub baseline: Option<f64>,
+    pub ratio: Option<f64>,
+    /// The figure of the run that took least time.
+    #[serde(default)]
+    pub least: Option<f64>,
+    /// The same of the baseline.
+    #[serde(default)]
+    pub baseline_least: Option<f64>,
+    /// `least / baseline_least`.
+    #[serde(default)]
+    pub ratio_least: Option<f64>,
+    /// The distance of the farthest runs, as a part of the median.
+    #[serde(default)]
+    pub spread: Option<f64>,
+    /// The processor's name, and the vectors that it has.
+    #[serde(default)]
+    pub processor: String,
+    /// Tasks that were ready to run in the last minute, without this one if the machine was quiet.
+    #[serde(default)]
+    pub load: Option<f64>,
+}
+
+impl Row {
+    /// A figure without a baseline, measured on this machine now.
+    pub fn alone(name: &str, unit: &str, value: f64) -> Self {
+        Self {
+            name: name.into(),
+            value,
+            unit: unit.into(),
+            baseline_name: None,
+            baseline: None,
+            ratio: None,
+            least: None,
+            baseline_least: None,
+            ratio_least: None,
+            spread: None,
+            processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            load: load(&fs::read_to_string("/proc/loadavg").unwrap_or_default()),
+        }
+    }
+
+    /// A warning if the machine was too busy to judge.
+    pub fn warning(&self) -> Option<String> {
+        let spread = self.spread.filter(|spread| *spread > NOISY)?;
+        Some(format!(
+            "warning: {} varied by {:.0} % from run to run (load {}): use ratio_least, or measure on a quieter machine",
+            self.name,
+            spread * 100.0,
+            number(self.load),
+        ))
+    }
+
+    /// What a comparison goes by: the ratio of the least times, else the ratio of medians, else the figure.
+    fn judged(&self) -> f64 {
+        self.ratio_least.or(self.ratio).unwrap_or(self.value)
+    }
+}
+
+fn number(n: Option<f64>) -> String {
+    n.map_or_else(|| "-".into(), |n| format!("{n:.3}"))
+}
+
+fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".into(), |part| format!("{:.0} %", part * 100.0))
+}
+
+/// The rows, and the machine below them.
+pub fn table(rows: &[Row]) -> String {
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|r| {
+            vec![
+                r.name.clone(),
+                number(Some(r.value)),
+                r.unit.clone(),
+                number(r.baseline),
+                number(r.ratio),
+                number(r.ratio_least),
+                percent(r.spread),
+                r.baseline_name.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let header = [
+        "NAME", "VALUE", "UNIT", "BASELINE", "RATIO", "LEAST", "SPREAD", "AGAINST",
+    ];
+    let text = render::table(&header, &[1, 3, 4, 5, 6], &cells);
+    format!("{text}{}", machine(rows))
+}
+
+fn machine(rows: &[Row]) -> String {
+    rows.first().map_or_else(String::new, |row| {
+        format!("on {}, load {}\n", row.processor, number(row.load))
+    })
+}
+
+/// Rows beside those of an earlier run, which `--json` wrote.
+///
+/// # Errors
+/// If the file cannot be read, or is no such output.
+pub fn compared(file: &Path, rows: &[Row]) -> Result<String> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let before: Vec<Row> = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not what `terrace bench --json` writes",
+            file.display()
+        )
+    })?;
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let old = before.iter().find(|old| old.name == row.name);
+            let change = old.map(|old| row.judged() / old.judged() - 1.0);
+            let spread = old.and_then(|old| old.spread).max_of(row.spread);
+            vec![
+                row.name.clone(),
+                number(old.map(Row::judged)),
+                number(Some(row.judged())),
+                change.map_or_else(
+                    || "new".into(),
+                    |change| format!("{:+.1} %", change * 100.0),
+                ),
+                percent(spread),
+            ]
+        })
+        .collect();
+    let header = ["NAME", "BEFORE", "NOW", "CHANGE", "SPREAD"];
+    let text = render::table(&header, &[1, 2, 3, 4], &cells);
+    let machines: Vec<&str> = before.iter().map(|row| row.processor.as_str()).collect();
+    let other = rows.first().is_some_and(|row| {
+        machines
+            .iter()
+            .any(|name| !name.is_empty() && *name != row.processor)
+    });
+    let warning = match other {
+        true => "warning: the file is from another processor: only ratios can be compared\n",
+        false => "",
+    };
+    Ok(format!(
+        "{text}ratios of least times where there are baselines, else figures\n{}{warning}",
+        machine(rows)
+    ))
+}
+
+trait MaxOf {
+    fn max_of(self, other: Self) -> Self;
+}
+
+impl MaxOf for Option<f64> {
+    fn max_of(self, other: Self) -> Self {
+        self.into_iter().chain(other).reduce(f64::max)
+    }
+}
+
+/// The first processor of `/proc/cpuinfo`: its name, and the widest vectors that it has.
+fn processor(cpuinfo: &str) -> String {
+    let value = |key: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim())
+    };
+    let flags = value("flags").unwrap_or_default();
+    let has = |wanted: &str| flags.split(' ').any(|flag| flag == wanted);
+    let vectors = match () {
+        () if has("avx512bw") => "AVX-512",
+        () if has("avx2") => "AVX2",
+        () => "no AVX2",
+    };
+    format!(
+        "{}, {vectors}",
+        value("model name").unwrap_or("an unknown processor")
+    )
+}
+
+fn load(loadavg: &str) -> Option<f64> {
+    loadavg.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, ratio_least: f64, spread: f64) -> Row {
+        Row {
+            ratio: Some(9.0),
+            ratio_least: Some(ratio_least),
+            spread: Some(spread),
+            processor: "Some CPU, AVX2".into(),
+            ..Row::alone(name, "ns", 5.0)
+        }
+    }
+
+    #[test]
+    fn a_row_of_before_is_compared_by_its_least_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.json");
+        let before = serde_json::to_string(&[row("a", 4.0, 0.1)]).unwrap();
+        fs::write(&file, before).unwrap();
+        let text = compared(&file, &[row("a", 3.0, 0.2), row("b", 1.0, 0.0)]).unwrap();
+        assert!(text.contains("-25.0 %") && text.contains("20 %"), "{text}");
+        assert!(
+            text.contains("new") && !text.contains("another processor"),
+            "{text}"
+        );
+        // Rows of versions that knew no least times.
+        let old = r#"[{"name": "a", "value": 5, "unit": "ns", "baseline_name": "x", "baseline": 1, "ratio": 6}]"#;
+        fs::write(&file, old).unwrap();
+        let text = compared(&file, &[row("a", 3.0, 0.2)]).unwrap();
+        assert!(text.contains("6.000") && text.contains("-50.0 %"), "{text}");
+        fs::write(&file, "{}").unwrap();
+        let why = format!("{:#}", compared(&file, &[]).unwrap_err());
+        assert!(
+            why.contains("is not what `terrace bench --json` writes"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_of() {
+        assert_eq!(row("a", 3.0, 0.3).warning(), None);
+        let warning = row("a", 3.0, 0.5).warning().unwrap();
+        assert!(warning.contains("a varied by 50 %"), "{warning}");
+    }
+
+    #[test]
+    fn the_processor_and_its_vectors_are_named() {
+        let info = "processor\t: 0\nmodel name\t: Fast 9000\nflags\t\t: fpu avx2 avx512bw\n";
+        assert_eq!(processor(info), "Fast 9000, AVX-512");
+        assert_eq!(processor(""), "an unknown processor, no AVX2");
+        assert_eq!(load("0.52 0.58 0.59 1/289 4242\n"), Some(0.52));
+    }
+}
