@@ -5,16 +5,14 @@
 //! lanes that shift by the same amount.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use crate::entry::{ACCESSED, ADDRESS, DIRTY, PRESENT, USER, WRITABLE};
-use crate::memory::Table;
 
 /// Entries in a chunk.
 pub(crate) const CHUNK: usize = 64;
 
 /// The distance of two neighbours' addresses if their frames follow each other.
-const STEP: u64 = 1 << 12;
+pub(crate) const STEP: u64 = 1 << 12;
 
 /// Copies of the entries of a table, each read exactly once.
 ///
@@ -30,12 +28,10 @@ impl Copies {
         Self([0; 512])
     }
 
-    /// Fills the copy from a table. (A constructor from a table would build the 4 KiB elsewhere and copy them.)
+    /// The copies, to be filled from a table. (A constructor from a table would build the 4 KiB elsewhere and copy them.)
     #[inline]
-    pub(crate) fn read(&mut self, table: &Table) {
-        for (copy, slot) in self.0.iter_mut().zip(table) {
-            *copy = slot.load(Ordering::Relaxed);
-        }
+    pub(crate) fn words(&mut self) -> &mut [u64; 512] {
+        &mut self.0
     }
 
     #[inline]
@@ -56,6 +52,7 @@ impl Copies {
 }
 
 /// Properties of 64 neighbouring entries; bit `i` of each mask is about entry `i`.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     /// Entries that are present and for users.
     pub(crate) user: u64,
@@ -64,11 +61,11 @@ pub(crate) struct Chunk {
     /// The user entries with W and D; none if nobody asked.
     pub(crate) written: u64,
     /// Entries at which a run of frames begins: the frame is not the successor of the one before.
-    starts: u64,
+    pub(crate) starts: u64,
 }
 
 impl Chunk {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(entries: &[u64; CHUNK], writes: bool) -> Self {
         let lanes = lanes(entries);
         let (user, accessed) = flags(&lanes);

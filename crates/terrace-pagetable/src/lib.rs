@@ -40,6 +40,7 @@ mod pass;
 mod roots;
 mod scanner;
 mod simulated;
+mod vectors;
 
 pub use direct_map::{DirectMap, Unproven};
 pub use kernel_half::{KernelHalf, maps_users};

@@ -20,6 +20,7 @@ use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
 use crate::leaf_bits::LeafBits;
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
+use crate::vectors::Vectors;
 
 /// Entries of a top-level table that map user addresses.
 const USER_HALF: usize = 256;
@@ -399,9 +400,10 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     /// stops at the end of each page, and asking for all of it at once would wait for it.
     #[inline]
     fn leaves(&mut self, table: &Table, next: Option<&Table>) -> Result<Left, Gone> {
+        let vectors = Vectors::of_this_machine();
         let mut copies = Copies::empty();
         // All is read before the way to the table is looked at again, which then speaks for each word of the copy.
-        copies.read(table);
+        vectors.read(copies.words(), table);
         self.path.holds()?;
         if self.path.guard.is_linux() && !copies.are_for_users() {
             return Err(Gone);
@@ -412,7 +414,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             if let Some(next) = next {
                 prefetch(&next.as_chunks().0[i]);
             }
-            let found = self.record(entries);
+            let found = self.record(&vectors.chunk(entries, self.written.is_some()), entries);
             left |= found.keeps;
             if found.rearm != 0 {
                 // Once for each chunk: the table may be freed while those before it are worked on.
@@ -425,8 +427,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
 
     /// Notes what a chunk of 4 KiB leaves says.
     #[inline]
-    fn record(&mut self, entries: &[u64; CHUNK]) -> ChunkBits {
-        let chunk = Chunk::of(entries, self.written.is_some());
+    fn record(&mut self, chunk: &Chunk, entries: &[u64; CHUNK]) -> ChunkBits {
         let (mut leaves, mut accessed, mut written, mut rearm) = (0, 0, 0, 0);
         for run in chunk.runs() {
             let (at, within) = (run.start, ones(run.clone()));
