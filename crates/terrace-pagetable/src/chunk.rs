@@ -30,7 +30,7 @@ impl Copies {
 
     /// The copies, to be filled from a table. (A constructor from a table would build the 4 KiB elsewhere and copy them.)
     #[inline]
-    pub(crate) fn words(&mut self) -> &mut [u64; 512] {
+    pub(crate) fn all_mut(&mut self) -> &mut [u64; 512] {
         &mut self.0
     }
 

@@ -403,7 +403,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         let vectors = Vectors::of_this_machine();
         let mut copies = Copies::empty();
         // All is read before the way to the table is looked at again, which then speaks for each word of the copy.
-        vectors.read(copies.words(), table);
+        vectors.read(copies.all_mut(), table);
         self.path.holds()?;
         if self.path.guard.is_linux() && !copies.are_for_users() {
             return Err(Gone);
