@@ -89,7 +89,12 @@ pub fn push_agent(lab: &mut Lab) -> Result<()> {
 
 /// Starts the guest; no other one runs.
 pub fn start_again(lab: &mut Lab, clustered: bool) -> Result<()> {
-    lab.start_vm(&VmSpec {
+    lab.start_vm(&two_nodes(clustered))
+}
+
+/// A guest with a node per tier and an agent.
+pub fn two_nodes(clustered: bool) -> VmSpec {
+    VmSpec {
         name: GUEST.to_owned(),
         truth_port: truth_port(2),
         memory_mib: 448,
@@ -99,7 +104,7 @@ pub fn start_again(lab: &mut Lab, clustered: bool) -> Result<()> {
         agent: true,
         pause_ms: 2,
         ..VmSpec::default()
-    })
+    }
 }
 
 /// How much of the guest's hot set is on its own fast node, by the word of its own kernel.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use terrace_lab_programs::vm::events_path;
+use terrace_lab_programs::vm::{VmSpec, events_path};
 
-use super::agent_nested::{GUEST, on_fast, start_scattered};
-use crate::control::daemon::{HotOnFast, Setup};
+use super::agent_nested::{GUEST, on_fast, push_agent, start_scattered, two_nodes};
+use crate::control::daemon::{HotOnFast, Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
@@ -21,6 +21,12 @@ pub const TESTS: &[Test] = &[Test {
     name: "the_guest_moves_what_the_host_names",
     needs: Needs::Product,
     boot: Boot::L1(the_guest_moves_what_the_host_names),
+}];
+
+pub const LONG_TESTS: &[Test] = &[Test {
+    name: "a_guest_with_huge_pages_moves_what_the_host_names",
+    needs: Needs::Product,
+    boot: Boot::L1(a_guest_with_huge_pages_moves_what_the_host_names),
 }];
 
 const COORDINATED: Setup = Setup {
@@ -63,6 +69,35 @@ fn the_guest_moves_what_the_host_names(lab: &mut Lab) -> Result<()> {
     println!("{replayed}");
     ensure!(replayed.contains("All actions are equal"), "{replayed}");
     Ok(())
+}
+
+/// 512 frames of one page of the guest's are named, and counted: an honest guest is not taken for one that is silent.
+fn a_guest_with_huge_pages_moves_what_the_host_names(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    push_agent(lab)?;
+    lab.start_vm(&VmSpec {
+        thp: true,
+        ..two_nodes(true)
+    })?;
+    let before = on_fast(lab)?;
+    ensure!(before.fast == 0, "not in slow memory: {before}");
+    lab.configure(COORDINATED)?;
+    lab.launch_daemon()?;
+    lab.guest_of(GUEST, "agent start")?;
+    expect_in_force(lab, "both: the host counts")?;
+    for seed in [5, 6, 7] {
+        expect_placed(lab)?;
+        lab.guest_of(GUEST, &format!("move {seed}"))?;
+    }
+    expect_placed(lab)?;
+    expect_in_force(lab, "both: the host counts")?;
+    let events = lab.check("terrace events")?;
+    println!("{events}");
+    ensure!(
+        !events.contains("does not say what became") && !events.contains("as before"),
+        "an honest guest is doubted"
+    );
+    lab.expect_intact(GUEST)
 }
 
 /// Expects the machine to have run all the time, by its monitor's events.

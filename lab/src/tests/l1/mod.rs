@@ -54,5 +54,6 @@ pub const LONG_TESTS: &[&[Test]] = &[
     fairness::TESTS,
     damos::LONG_TESTS,
     gather_redis::TESTS,
+    coordinated::LONG_TESTS,
     three_modes::LONG_TESTS,
 ];
