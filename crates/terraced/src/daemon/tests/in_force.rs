@@ -276,6 +276,8 @@ fn without_nodes_the_host_goes_on_alone_and_says_so() {
     find(&mut daemon, 1 << 30);
     assert_eq!(orders(&daemon).mode, Mode::Coordinated);
     let id = manage(&mut daemon);
+    let vm = db1(&daemon);
+    daemon.found_nodes(vm, id, Ok(Vec::new()));
     trusted(&mut daemon);
     trusted(&mut daemon);
     assert_eq!(
