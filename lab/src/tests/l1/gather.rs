@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use terrace_lab_programs::vm::{VmSpec, truth_port};
 
@@ -120,8 +120,22 @@ fn expect_to_fit_once_gathered(lab: &mut Lab, command: &str) -> Result<()> {
     lab.expect_intact(GUEST)
 }
 
-/// One round of the agent in the guest. How fast the guest goes before, meanwhile and after is printed and not judged.
+/// Rounds of the agent in the guest until the hot pages are together: one, or another one for pages that were in use during the first.
 pub fn gather(lab: &mut Lab, command: &str) -> Result<Value> {
+    let mut moved = 0;
+    for _ in 0..3 {
+        let round = one_round(lab, command)?;
+        moved += round["moved_pages"].as_u64().unwrap_or(0);
+        if moved * 100 >= BLOCKS * EACH * 95 {
+            return Ok(round);
+        }
+        println!("not all of them: {round}");
+    }
+    bail!("{moved} of {} hot pages came together", BLOCKS * EACH)
+}
+
+/// One round. How fast the guest goes before, meanwhile and after is printed and not judged.
+fn one_round(lab: &mut Lab, command: &str) -> Result<Value> {
     let before = rate(lab, pause)?.1;
     let (round, meanwhile) = rate(lab, |lab| {
         lab.guest_of(GUEST, command)?;
@@ -134,8 +148,6 @@ pub fn gather(lab: &mut Lab, command: &str) -> Result<Value> {
     println!(
         "passes of the guest a second: {before:.0} before, {meanwhile:.0} meanwhile, {after:.0} after"
     );
-    let moved = round["moved_pages"].as_u64().unwrap_or(0);
-    ensure!(moved * 100 >= BLOCKS * EACH * 95, "{round}");
     Ok(round)
 }
 
