@@ -129,18 +129,22 @@ fn pages_of_unknown_processes_and_those_that_are_there_are_left() {
     assert!(guest.migrations.is_empty());
 }
 
-#[test]
-fn no_more_is_copied_than_the_budget_allows() {
+/// A budget of 200 pages in half a second.
+fn small_budget() -> Config {
     let budget = RangesBudget {
         bytes_per_s: 200 * 4096 * 2,
         cpu_percent: 5,
     };
-    let small = Config {
+    Config {
         budget,
         extent_pages: 1,
         ..config(0)
-    };
-    let (mut guest, mut session) = guest(small, [200, 200]);
+    }
+}
+
+#[test]
+fn no_more_is_copied_than_the_budget_allows() {
+    let (mut guest, mut session) = guest(small_budget(), [200, 200]);
     let over = name(
         &mut guest,
         &mut session,
@@ -196,16 +200,7 @@ fn frames_on_full_nodes_stay_they_cannot_be_exchanged() {
 
 #[test]
 fn pages_that_are_named_twice_at_once_have_one_budget() {
-    let budget = RangesBudget {
-        bytes_per_s: 200 * 4096 * 2,
-        cpu_percent: 5,
-    };
-    let small = Config {
-        budget,
-        extent_pages: 1,
-        ..config(0)
-    };
-    let (mut guest, mut session) = guest(small, [200, 200]);
+    let (mut guest, mut session) = guest(small_budget(), [200, 200]);
     let mut promoted = || {
         let up = vec![side(FRAMES, range(64, 256), 1)];
         let over = name(&mut guest, &mut session, up, vec![]);

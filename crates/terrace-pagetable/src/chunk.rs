@@ -176,12 +176,13 @@ fn breaks(entries: &[u64; CHUNK]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn entry() -> impl Strategy<Value = u64> {
+    /// An entry of any kind.
+    pub(crate) fn entry() -> impl Strategy<Value = u64> {
         prop_oneof![
             any::<u64>(),
             (0_u64..8, 0_u64..256).prop_map(|(frame, flags)| frame << 12 | flags),

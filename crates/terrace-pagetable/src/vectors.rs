@@ -204,6 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::chunk::tests::entry;
 
     /// Those that this machine has, the widest first.
     fn present() -> Vec<Vectors> {
@@ -213,14 +214,6 @@ mod tests {
             all.insert(1, Vectors::Avx2);
         }
         all
-    }
-
-    fn entry() -> impl Strategy<Value = u64> {
-        prop_oneof![
-            any::<u64>(),
-            (0_u64..8, 0_u64..256).prop_map(|(frame, flags)| frame << 12 | flags),
-            Just(0),
-        ]
     }
 
     proptest! {

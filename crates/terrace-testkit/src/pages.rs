@@ -2,11 +2,31 @@
 //! huge pages.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::{MoveOutcome, MoveScope, MoveTo, PageRun, Pages, SysError};
+
+/// Bit of an entry of `/proc/PID/pagemap`: the page is in memory.
+const PRESENT: u64 = 1 << 63;
+
+/// Writes the pagemap of a process below `root`: its page `n` lies in the frame at place `n` of the list, 0 for none.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn put_pagemap(root: &Path, pid: u32, frames: &[u64]) {
+    let folder = root.join(format!("proc/{pid}"));
+    fs::create_dir_all(&folder).expect("a folder below the root");
+    let entries = frames.iter().map(|frame| match frame {
+        0 => 0,
+        frame => PRESENT | frame,
+    });
+    let bytes: Vec<u8> = entries.flat_map(u64::to_ne_bytes).collect();
+    fs::write(folder.join("pagemap"), bytes).expect("a file below the root");
+}
 
 /// A page (or a huge page, at its first address).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

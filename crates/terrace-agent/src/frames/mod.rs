@@ -345,21 +345,9 @@ mod tests {
     use std::fs;
 
     use terrace_core::ranges::Range;
-    use terrace_testkit::pages::{FakePage, FakePages};
+    use terrace_testkit::pages::{FakePage, FakePages, put_pagemap};
 
     use super::*;
-
-    const PRESENT: u64 = 1 << 63;
-
-    fn put(dir: &tempfile::TempDir, pid: u32, frames: &[u64]) {
-        let folder = dir.path().join(format!("proc/{pid}"));
-        fs::create_dir_all(&folder).unwrap();
-        let entries = frames
-            .iter()
-            .map(|frame| if *frame > 0 { PRESENT | frame } else { 0 });
-        let bytes: Vec<u8> = entries.flat_map(u64::to_ne_bytes).collect();
-        fs::write(folder.join("pagemap"), bytes).unwrap();
-    }
 
     fn targets() -> Vec<Target> {
         let ranges = vec![Range { start: 0, end: 4 }];
@@ -374,8 +362,8 @@ mod tests {
     /// Two processes on the slow node, and a kernel that has their pages there.
     fn guest() -> (tempfile::TempDir, Frames, FakePages) {
         let dir = tempfile::tempdir().unwrap();
-        put(&dir, 7, &[10, 11, 12, 0]);
-        put(&dir, 8, &[20, 21, 0, 0]);
+        put_pagemap(dir.path(), 7, &[10, 11, 12, 0]);
+        put_pagemap(dir.path(), 8, &[20, 21, 0, 0]);
         let mut frames = Frames::new(HostRoot::new(dir.path()), Gfn(100));
         frames.refresh(Tick(0), &targets(), 5);
         let kernel = FakePages::default();
@@ -420,7 +408,7 @@ mod tests {
     #[test]
     fn a_page_that_has_another_frame_by_now_is_not_moved() {
         let (dir, frames, kernel) = guest();
-        put(&dir, 7, &[13, 11, 0, 0]);
+        put_pagemap(dir.path(), 7, &[13, 11, 0, 0]);
         fs::remove_dir_all(dir.path().join("proc/8")).unwrap();
         let located = frames.locate(&named(&[10, 11, 12, 20], &[]), &kernel);
         assert_eq!(pages_of(&located.named.up), [(7, vec![1])]);
@@ -473,7 +461,7 @@ mod tests {
     #[test]
     fn the_index_is_made_no_more_often_than_the_cpu_allows() {
         let (dir, mut frames, _) = guest();
-        put(&dir, 7, &[30, 0, 0, 0]);
+        put_pagemap(dir.path(), 7, &[30, 0, 0, 0]);
         frames.refresh(Tick(400_000_000), &targets(), 100);
         assert_eq!(frames.index().get(Gfn(30)), None, "not due");
         frames.refresh(Tick(3_600_000_000_000), &targets(), 100);

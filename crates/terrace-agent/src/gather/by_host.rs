@@ -246,9 +246,10 @@ mod tests {
     use terrace_core::ranges::Range;
     use terrace_proto::Gfn;
 
+    use terrace_testkit::pages::put_pagemap;
+
     use super::*;
 
-    const PRESENT: u64 = 1 << 63;
     const SECOND: u64 = 1_000_000_000;
 
     fn hot(frames: &[u64], counted_s: u64) -> HotFrames {
@@ -260,22 +261,12 @@ mod tests {
         }
     }
 
-    fn put(dir: &tempfile::TempDir, pid: u32, frames: &[u64]) {
-        let folder = dir.path().join(format!("proc/{pid}"));
-        fs::create_dir_all(&folder).unwrap();
-        let entries = frames
-            .iter()
-            .map(|frame| if *frame > 0 { PRESENT | frame } else { 0 });
-        let bytes: Vec<u8> = entries.flat_map(u64::to_ne_bytes).collect();
-        fs::write(folder.join("pagemap"), bytes).unwrap();
-    }
-
     #[test]
     fn frames_are_pages_of_selected_processes_others_are_counted() {
         let dir = tempfile::tempdir().unwrap();
-        put(&dir, 7, &[10, 0, 12, 13]);
-        put(&dir, 8, &[20, 12, 0, 0]);
-        put(&dir, 9, &[30, 0, 0, 0]);
+        put_pagemap(dir.path(), 7, &[10, 0, 12, 13]);
+        put_pagemap(dir.path(), 8, &[20, 12, 0, 0]);
+        put_pagemap(dir.path(), 9, &[30, 0, 0, 0]);
         let ranges = vec![Range { start: 0, end: 4 }];
         // Process 5 has ended, and 9 is not selected.
         let targets = [7, 8, 5].map(|pid| Target {
