@@ -162,7 +162,8 @@ fn tell_nodes(host: &mut Host) {
         pages: end - start,
         tier: TierId(tier),
     };
-    let nodes = vec![node(0, FAST, 0), node(FAST, PAGES, 1)];
+    let pages = host.guests[&VM].tier.len() as u64;
+    let nodes = vec![node(0, FAST, 0), node(FAST, pages, 1)];
     let only_guest = false;
     let nodes = GuestNodes {
         vm: VM,
@@ -368,7 +369,7 @@ fn remap(h: &mut Host) {
         vm: VM,
         ram: vec![terrace_proto::RamRange {
             start: Gfn(0),
-            pages: PAGES,
+            pages: h.guests[&VM].tier.len() as u64,
         }],
         unit: terrace_proto::PageSize::Base,
     };
@@ -379,7 +380,12 @@ fn remap(h: &mut Host) {
 fn memory_that_was_plugged_in_has_its_nodes_anew() {
     let mut h = guest_with_nodes();
     run(&mut h, 60);
-    // The daemon says so when the map changed; the guest's room comes with its next heartbeat.
+    let before = data(&h);
+    // 2 MiB more on the slow node. The daemon says so when the map changed; the guest's room comes with its next heartbeat.
+    let vm = h.guests.get_mut(&VM).expect("as set up");
+    vm.tier.extend([1; 512]);
+    vm.accessed.extend([false; 512]);
+    vm.data.as_mut().expect("as set up").extend([None; 512]);
     remap(&mut h);
     run(&mut h, 1);
     tell_nodes(&mut h);
@@ -390,6 +396,13 @@ fn memory_that_was_plugged_in_has_its_nodes_anew() {
         queries.len() >= 2,
         "its places are looked at again: {queries:?}"
     );
+    let vm = h.engine().vm(VM).expect("a VM that arrived");
+    let held: u64 = vm.tiers.iter().map(|tier| tier.bytes).sum();
+    assert_eq!(
+        (vm.ram_pages, held),
+        (PAGES + 512, (PAGES + 512) * PAGE_SIZE)
+    );
+    assert_eq!(data(&h), before, "no data is lost");
 }
 
 /// Something that happens to a guest that moves its pages.
