@@ -24,7 +24,9 @@ pub use filter::filter;
 pub use inflate::inflate;
 pub use measured::Measured;
 pub use range_tree::{range_tree, range_tree_epoch};
-pub use scan::{root_proof, scan_leaf, scan_leaf_all, scan_pruned};
+pub use scan::{
+    PartWindows, part_windows, root_proof, scan_leaf, scan_leaf_all, scan_pruned, scan_sampled,
+};
 pub use simulator::{Simulated, simulate};
 pub use state_bytes::state_bytes_per_page;
 pub use vm::PAGES_OF_64_GIB;

@@ -18,7 +18,8 @@ use terrace_pagetable::{
     GuestTables as _, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, maps_users, prove,
 };
 use terrace_proto::{
-    Gfn, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId, Vpn,
+    Gfn, PagingRegisters, Part, PartAnswer, PartRequest, Rearm, RequestId, ScanAnswer, ScanRequest,
+    Space, VmId, Vpn,
 };
 
 use crate::measured::{Measured, timed};
@@ -90,6 +91,66 @@ pub fn scan_pruned() -> Measured {
         (pruned, full)
     })
     .per(GIB)
+}
+
+/// `scan_sampled_ns_per_gib`: one leaf table in sixteen, drawn anew for each run, is read and re-armed, a tenth of all pages
+/// accessed; the baseline is the full scan. ns per GiB of guest memory.
+#[must_use]
+pub fn scan_sampled() -> Measured {
+    let mut guest = Guest::new();
+    guest.scan_part(Part::new(0, 4, 0).expect("there is one"), true);
+    let mut seed = 0;
+    measure(&mut guest, |guest| {
+        guest.touch_random(10);
+        seed += 1;
+        let part = Part::new(seed, 4, 0).expect("there is one");
+        let sampled = timed(|| guest.scan_part(part, true).stats.accessed);
+        guest.touch_random(10);
+        let full = timed(|| guest.scan(false).stats.accessed);
+        (sampled, full)
+    })
+    .per(GIB)
+}
+
+/// The cost of windows that belong to parts of a guest of 64 GiB: each part is cleared and, a window later, read, and the parts
+/// take turns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PartWindows {
+    /// Number of parts.
+    pub parts: u32,
+    /// CPU time of clearing a part and of reading it, ns; the least of several turns over all parts, per part.
+    pub clear_ns: f64,
+    /// The same of reading it after its window.
+    pub read_ns: f64,
+}
+
+/// Clears and reads each of so many parts (a power of two) in turn, a tenth of its pages accessed in between, and measures the
+/// passes. A page's window is meant to be so short that nothing else is.
+#[must_use]
+pub fn part_windows(shift: u8) -> PartWindows {
+    let mut guest = Guest::new();
+    let (mut clear, mut read) = (f64::INFINITY, f64::INFINITY);
+    let parts = f64::from(1_u32 << shift);
+    for seed in 0..3 {
+        let (mut clear_sum, mut read_sum) = (0.0, 0.0);
+        guest.touch_random(10);
+        let first = Part::new(seed, shift, 0).ok();
+        for part in std::iter::successors(first, |part| part.next()) {
+            clear_sum += timed(|| guest.scan_part(part, true).stats.cleared);
+        }
+        guest.touch_random(10);
+        for part in std::iter::successors(first, |part| part.next()) {
+            read_sum += timed(|| guest.scan_part(part, false).words.len());
+        }
+        clear = clear.min(clear_sum / parts);
+        read = read.min(read_sum / parts);
+    }
+    // The guest has 32 GiB.
+    PartWindows {
+        parts: 1 << shift,
+        clear_ns: clear * 2.0,
+        read_ns: read * 2.0,
+    }
 }
 
 /// `root_proof_ns`: the work before a scan may walk: the direct map is found and proven for the table that a register
@@ -225,6 +286,19 @@ impl Guest {
                 self.touch(at);
             }
         }
+    }
+
+    fn scan_part(&mut self, part: Part, clear: bool) -> PartAnswer {
+        let request = PartRequest {
+            id: RequestId(1),
+            space: Space::Guest(VmId(1)),
+            part,
+            clear,
+            prune: false,
+            discover: false,
+        };
+        self.scanner
+            .scan_part(&self.memory, self.paging, &[ROOT], &request, |_| true)
     }
 
     fn scan(&mut self, prune: bool) -> ScanAnswer {

@@ -58,6 +58,33 @@ impl Bits {
         }
     }
 
+    /// Removes a page from the set.
+    #[inline]
+    pub(crate) fn remove(&mut self, page: u64) {
+        if let Some(word) = self.words.get_mut(position(page / 64)) {
+            *word &= !(1 << (page % 64));
+        }
+    }
+
+    /// Number of pages in the set.
+    pub(crate) fn count(&self) -> usize {
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum()
+    }
+
+    /// Empties the set, the lowest page first.
+    pub(crate) fn take_each(&mut self, mut take: impl FnMut(u64)) {
+        for (first, word) in (0..).step_by(64).zip(&mut self.words) {
+            let mut rest = std::mem::take(word);
+            while rest != 0 {
+                take(first + u64::from(rest.trailing_zeros()));
+                rest &= rest - 1;
+            }
+        }
+    }
+
     /// Adds `page` and says whether it is new.
     pub(crate) fn insert(&mut self, page: u64) -> bool {
         let Some(word) = self.words.get_mut(position(page / 64)) else {

@@ -35,8 +35,9 @@ impl Copies {
     }
 
     #[inline]
-    pub(crate) fn chunks(&self) -> &[[u64; CHUNK]] {
-        self.0.as_chunks().0
+    pub(crate) fn chunks(&self) -> [&[u64; CHUNK]; 512 / CHUNK] {
+        let chunks = self.0.as_chunks().0;
+        std::array::from_fn(|i| &chunks[i])
     }
 }
 

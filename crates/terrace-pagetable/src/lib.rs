@@ -30,10 +30,10 @@ mod chunk;
 mod direct_map;
 pub mod entry;
 mod kernel_half;
-mod leaf_bits;
 #[doc(hidden)]
 pub mod linux;
 mod mapped;
+mod marks;
 mod memory;
 mod paging;
 mod pass;
@@ -41,6 +41,7 @@ mod roots;
 mod scanner;
 mod simulated;
 mod vectors;
+mod visited;
 
 pub use direct_map::{DirectMap, Unproven};
 pub use kernel_half::{KernelHalf, maps_users};

@@ -12,15 +12,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use terrace_proto::{Gfn, Rearm, ScanStats};
+use terrace_proto::{Gfn, Part, Rearm, ScanStats};
 
 use crate::bits::{Bits, window};
 use crate::chunk::{CHUNK, Chunk, Copies, ones};
 use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
-use crate::leaf_bits::LeafBits;
+use crate::marks::Marks;
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
-use crate::vectors::Vectors;
+use crate::vectors::{Vectors, fetch};
+use crate::visited::Visited;
 
 /// Entries of a top-level table that map user addresses.
 const USER_HALF: usize = 256;
@@ -78,18 +79,16 @@ impl<'a> Arm<'a> {
 }
 
 /// The state of one pass.
-pub(crate) struct Pass<'a, M, L> {
+pub(crate) struct Pass<'a, M, S, L> {
     pub(crate) memory: &'a M,
     pub(crate) paging: Paging,
     pub(crate) frames: u64,
     pub(crate) arm: Arm<'a>,
     pub(crate) prune: bool,
-    pub(crate) visited: &'a mut Bits,
-    pub(crate) known: &'a mut Bits,
-    pub(crate) huge: &'a mut Bits,
-    pub(crate) accessed: LeafBits,
-    /// Pages that leaves say were written; `None` unless D tells writes.
-    pub(crate) written: Option<LeafBits>,
+    /// The leaf tables to read; all if there is none.
+    pub(crate) part: Option<Part>,
+    pub(crate) visited: &'a mut Visited,
+    pub(crate) marks: S,
     pub(crate) stats: ScanStats,
     pub(crate) path: Path<'a, L>,
 }
@@ -188,7 +187,7 @@ struct Gone;
 /// Whether a table holds an A bit (or a D bit that tells a write) that this pass saw and left set.
 type Left = bool;
 
-impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
+impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
     /// Walks the user half of a top-level table.
     pub(crate) fn root(&mut self, frame: Gfn) {
         let Some(table) = self.table_at(frame) else {
@@ -259,14 +258,17 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
                 return Err(Gone);
             }
         }
-        for (i, slot) in table[..used].iter().enumerate() {
+        let mut turn = self.next_of_part(&table[..used], 0, level);
+        while let Some((i, slot)) = turn {
+            turn = self.next_of_part(&table[..used], i + 1, level);
             let entry = Entry::load(slot);
-            // Nothing, or the kernel's: what no process maps is neither known nor touched (rule 12).
-            if !entry.is_user() {
+            // Nothing, or the kernel's: what no process maps is neither known nor touched (rule 12). It may have changed
+            // since it was found.
+            if !entry.is_user() || !self.is_in_part(entry, level) {
                 continue;
             }
             left |= match (entry.is_large(), level) {
-                (false, _) => self.child(slot, entry, level, table.get(i + 1))?,
+                (false, _) => self.child(slot, entry, level, turn.map(|(_, next)| next))?,
                 (true, 2 | 3) => self.large_leaf(slot, entry, level)?,
                 // The bit means nothing so high up: what the entry names is neither a page nor a table.
                 (true, _) => {
@@ -276,6 +278,41 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             };
         }
         Ok(left)
+    }
+
+    /// The next entry for users from `from` on that this pass follows.
+    #[inline]
+    fn next_of_part(
+        &self,
+        table: &'a [AtomicU64],
+        from: usize,
+        level: u8,
+    ) -> Option<(usize, &'a AtomicU64)> {
+        let mut rest = table.iter().enumerate().skip(from);
+        rest.find(|(_, slot)| {
+            let entry = Entry::load(slot);
+            entry.is_user() && self.is_in_part(entry, level)
+        })
+    }
+
+    /// Whether the pass follows an entry: it leads to tables above leaf tables, or its leaf or leaf table is of the part.
+    #[inline]
+    fn is_in_part(&self, entry: Entry, level: u8) -> bool {
+        let Some(part) = self.part else {
+            return true;
+        };
+        match (entry.is_large(), level) {
+            (false, 2) => part.has(entry.frame()),
+            (true, 2 | 3) => part.has(entry.large_frame()),
+            _ => true,
+        }
+    }
+
+    /// Whether the A bit of a non-leaf entry prunes and is cleared. Nothing is pruned by bits of the top level. In a pass
+    /// over a part those above the leaf tables' own entries are left alone, too: they speak of other parts as well, and a
+    /// pruned pass over these would miss what the cleared bit told.
+    fn prunes_by(&self, level: u8) -> bool {
+        !self.is_top(level) && (self.part.is_none() || level == 2)
     }
 
     /// The table that a non-leaf entry points to, if there is one and it is not pruned.
@@ -288,7 +325,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         }
         // A processor sets A in each entry on its way, so nothing below was accessed. The top level does not tell:
         // with page-table isolation user mode has a top-level table of its own, and the kernel's is walked (rule 4).
-        if self.prune && !self.is_top(level) && !entry.is_accessed() {
+        if self.prune && self.prunes_by(level) && !entry.is_accessed() {
             self.stats.pruned += 1;
             return None;
         }
@@ -320,8 +357,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             // through it in between would be lost to pruning. The next pass clears it.
             return Ok(entry.is_accessed());
         }
-        // Nothing is pruned by bits of the top level, so none of them has to be cleared.
-        let writes = self.arm.writes() && !self.is_top(level);
+        let writes = self.arm.writes() && self.prunes_by(level);
         // Before the entries below are read: an access after that sets the bit again, and the next pruned pass comes
         // by. If it were cleared after them, an access in between would be lost.
         if writes && entry.is_accessed() && clear_accessed(slot, entry.0) == Written::Lost {
@@ -333,7 +369,13 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         // A table that is lost below ends the walk of that table alone: its neighbours are in use.
         let left = match level {
             2 => self.leaf_table(table, self.likely_next(next)),
-            _ => self.upper_table(table, level - 1),
+            _ => {
+                // Once for a whole table: there are few, and their entries are read with nothing in between.
+                if let Some(next) = self.likely_next(next) {
+                    next.as_chunks().0.iter().for_each(prefetch);
+                }
+                self.upper_table(table, level - 1)
+            }
         };
         self.path.links.pop();
         if writes && left {
@@ -366,19 +408,12 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         self.path.holds()?;
         let (block, blocks) = (first / 512, pages / 512);
         self.stats.leaves += 1;
-        self.huge.add_range(block, blocks);
-        let written = match &mut self.written {
-            // D of a leaf of 1 GiB is never moved (`entry.rs`): it would tell the same write in each pass.
-            Some(writes) if level == 2 && entry.is_written() => {
-                writes.add_blocks(block, blocks);
-                true
-            }
-            _ => false,
-        };
-        if entry.is_accessed() {
-            self.stats.accessed += 1;
-            self.accessed.add_blocks(block, blocks);
-        } else if !written {
+        // D of a leaf of 1 GiB is never moved (`entry.rs`): it would tell the same write in each pass.
+        let written = self.marks.tells_writes() && level == 2 && entry.is_written();
+        let accessed = entry.is_accessed();
+        self.marks.add_blocks(block, blocks, accessed, written);
+        self.stats.accessed += u64::from(accessed);
+        if !accessed && !written {
             return Ok(false);
         }
         if !self.arm.blocks(block, blocks) {
@@ -409,12 +444,25 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             return Err(Gone);
         }
         let mut left = false;
-        let chunks = table.as_chunks::<CHUNK>().0;
-        for (i, (slots, entries)) in chunks.iter().zip(copies.chunks()).enumerate() {
+        let writes = self.marks.tells_writes();
+        // A pass over all comes by each place several times, so they are near.
+        let ahead = S::ARE_FAR.then(|| {
+            copies
+                .chunks()
+                .map(|entries| vectors.chunk(entries, writes))
+        });
+        if let Some(ahead) = &ahead {
+            self.expect(ahead, &copies);
+        }
+        let chunks = table.as_chunks::<CHUNK>().0.iter().zip(copies.chunks());
+        for (i, (slots, entries)) in chunks.enumerate() {
             if let Some(next) = next {
                 prefetch(&next.as_chunks().0[i]);
             }
-            let found = self.record(&vectors.chunk(entries, self.written.is_some()), entries);
+            let found = match &ahead {
+                Some(ahead) => self.record(&ahead[i], entries),
+                None => self.record(&vectors.chunk(entries, writes), entries),
+            };
             left |= found.keeps;
             if found.rearm != 0 {
                 // Once for each chunk: the table may be freed while those before it are worked on.
@@ -423,6 +471,20 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             }
         }
         Ok(left)
+    }
+
+    /// Asks the processor for the places of all marks of a table at once. Its locked instructions wait for every store before them,
+    /// so that otherwise one place would be waited for after the other.
+    #[inline]
+    fn expect(&self, chunks: &[Chunk; 8], copies: &Copies) {
+        if S::ARE_FAR {
+            for (chunk, entries) in chunks.iter().zip(copies.chunks()) {
+                for run in chunk.runs() {
+                    self.marks
+                        .expect(Entry(entries[run.start as usize % CHUNK]).frame().0);
+                }
+            }
+        }
     }
 
     /// Notes what a chunk of 4 KiB leaves says.
@@ -440,11 +502,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             let user = (chunk.user & within) >> at & good;
             let hit = (chunk.accessed & within) >> at & good;
             let wrote = (chunk.written & within) >> at & good;
-            self.known.add_window(first, user);
-            self.accessed.add_pages(first, hit);
-            if let Some(writes) = &mut self.written {
-                writes.add_pages(first, wrote);
-            }
+            self.marks.add_pages(first, user, hit, wrote);
             leaves |= user << at;
             accessed |= hit << at;
             written |= wrote << at;
@@ -535,14 +593,6 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
 }
 
 /// Asks the processor for 64 entries ahead of their use.
-#[cfg(target_arch = "x86_64")]
 fn prefetch(slots: &[AtomicU64; CHUNK]) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    for line in slots.as_chunks::<8>().0 {
-        // SAFETY: a prefetch has no effect but on caches, and the address is a valid one.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
+    slots.as_chunks::<8>().0.iter().for_each(fetch);
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch(_: &[AtomicU64; CHUNK]) {}

@@ -1,12 +1,13 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, ScanAnswer, ScanRequest};
+use terrace_proto::{Gfn, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
 
 use crate::bits::Bits;
-use crate::leaf_bits::LeafBits;
+use crate::marks::{LeafBits, PartMarks, WholeMarks};
 use crate::memory::GuestTables;
 use crate::paging::Paging;
 use crate::pass::{Arm, Guard, Pass, Path};
+use crate::visited::Visited;
 
 /// Scans the page tables of one VM.
 ///
@@ -17,9 +18,11 @@ use crate::pass::{Arm, Guard, Pass, Path};
 pub struct Scanner {
     frames: u64,
     /// Frames that were read as a table in this pass.
-    visited: Bits,
+    visited: Visited,
     /// Pages that leaves map.
     mapped: LeafBits,
+    /// Room for the findings of a pass over a part; none before the first.
+    part: Option<PartMarks>,
     /// Scratch: blocks of which some page is to be re-armed.
     rearm_blocks: Bits,
     /// Whether D tells writes and is moved aside.
@@ -32,7 +35,8 @@ impl Scanner {
     pub fn new(frames: u64) -> Self {
         Self {
             frames,
-            visited: Bits::new(frames),
+            visited: Visited::new(frames),
+            part: None,
             mapped: LeafBits::new(frames),
             rearm_blocks: Bits::new(frames.div_ceil(512)),
             writes: false,
@@ -93,23 +97,23 @@ impl Scanner {
             frames: self.frames,
             arm: Arm::new(&request.rearm, &mut self.rearm_blocks),
             prune: request.prune,
+            part: None,
             visited: &mut self.visited,
-            known: &mut self.mapped.pages,
-            huge: &mut self.mapped.blocks,
-            accessed: LeafBits::new(self.frames),
-            written: self.writes.then(|| LeafBits::new(self.frames)),
+            marks: WholeMarks {
+                mapped: &mut self.mapped,
+                accessed: LeafBits::new(self.frames),
+                written: self.writes.then(|| LeafBits::new(self.frames)),
+            },
             stats: Default::default(),
             path: Path::new(guard),
         };
         for root in roots {
             pass.root(*root);
         }
-        let Pass {
-            accessed,
-            written,
-            stats,
-            ..
-        } = pass;
+        let Pass { marks, stats, .. } = pass;
+        let WholeMarks {
+            accessed, written, ..
+        } = marks;
         ScanAnswer {
             id: request.id,
             space: request.space,
@@ -117,6 +121,56 @@ impl Scanner {
             accessed: accessed.into_all(),
             written: written.map(LeafBits::into_all),
             huge_leaf: self.mapped.blocks(),
+            stats,
+        }
+    }
+
+    /// One pass over a part: of the leaf tables only those of the part are read and, if `request.clear` is set, re-armed.
+    /// `request.discover` and registers are the caller's matter; the times in the answer are 0.
+    ///
+    /// Tables above the leaf tables are read whole, and none of their accessed bits is changed but those of the entries that lead to the
+    /// part's leaf tables: the others speak of other parts, too.
+    pub fn scan_part<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        request: &PartRequest,
+        guard: impl Guard,
+    ) -> PartAnswer {
+        self.visited.clear();
+        let frames = self.frames;
+        let room = self.part.get_or_insert_with(|| PartMarks::new(frames));
+        room.tell_writes(self.writes);
+        let rearm = if request.clear {
+            Rearm::All
+        } else {
+            Rearm::None
+        };
+        let mut pass = Pass {
+            memory,
+            paging,
+            frames,
+            arm: Arm::new(&rearm, &mut self.rearm_blocks),
+            prune: request.prune,
+            part: Some(request.part),
+            visited: &mut self.visited,
+            marks: &mut *room,
+            stats: Default::default(),
+            path: Path::new(guard),
+        };
+        for root in roots {
+            pass.root(*root);
+        }
+        let stats = pass.stats;
+        let found = room.take();
+        PartAnswer {
+            id: request.id,
+            space: request.space,
+            part: request.part,
+            words: found.words,
+            huge: found.huge,
+            written: found.written,
             stats,
         }
     }

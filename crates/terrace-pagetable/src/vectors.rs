@@ -68,6 +68,19 @@ impl Vectors {
     }
 }
 
+/// Asks the processor for the cache line in which a value begins, ahead of its use.
+#[inline]
+pub(crate) fn fetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch has no effect but on caches, and the address is a valid one.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 fn read_any(copies: &mut [u64; 512], table: &Table) {
     for (copy, slot) in copies.iter_mut().zip(table) {
         *copy = slot.load(std::sync::atomic::Ordering::Relaxed);

@@ -13,10 +13,10 @@ use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer, Vpn};
 
 const FRAMES: u64 = 4_096;
-const USED: u64 = PRESENT | USER | WRITABLE | ACCESSED;
+pub const USED: u64 = PRESENT | USER | WRITABLE | ACCESSED;
 
 /// Tables in frames 1 (top) to `levels`, each linked from entry 0 of the one above, all used.
-fn guest(levels: u64) -> SimulatedMemory {
+pub fn guest(levels: u64) -> SimulatedMemory {
     let mut memory = SimulatedMemory::new(FRAMES);
     for frame in 1..=levels {
         memory.add_table(Gfn(frame)).unwrap();

@@ -6,4 +6,5 @@ mod faults;
 mod freed_tables;
 mod fuzz_corpus;
 mod naive_walker;
+mod parts;
 mod race;

@@ -16,15 +16,15 @@ use terrace_proto::{Gfn, Rearm, Vpn};
 /// Odd ends: inside a bitmap's word, inside a 2 MiB block, room for a 1 GiB leaf in the last two.
 const SIZES: [u64; 4] = [600, 1_536, 262_144 + 700, 2 * 262_144];
 
-struct Case {
-    random: Xoshiro256PlusPlus,
-    memory: SimulatedMemory,
-    frames: u64,
-    tables: u64,
+pub struct Case {
+    pub random: Xoshiro256PlusPlus,
+    pub memory: SimulatedMemory,
+    pub frames: u64,
+    pub tables: u64,
 }
 
 impl Case {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let frames = SIZES[(random.next_u64() % 4) as usize];
         let tables = 4 + random.next_u64() % 20;
@@ -42,7 +42,7 @@ impl Case {
         case
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.random.next_u64() % end
     }
 

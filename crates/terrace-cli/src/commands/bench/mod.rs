@@ -18,10 +18,11 @@ use row::Row;
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// The rows: each by its name and the function that measures it.
-const ROWS: [(&str, Measure); 16] = [
+const ROWS: [(&str, Measure); 17] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
+    ("scan_sampled_ns_per_gib", scan_sampled),
     ("root_proof_ns", root_proof),
     ("classify_ns_per_page", classify),
     ("state_bytes_per_page", state_bytes),
@@ -118,6 +119,11 @@ fn scan_pruned(name: &'static str) -> Result<Row> {
         "the unpruned scan",
         terrace_bench::scan_pruned(),
     )
+}
+
+fn scan_sampled(name: &'static str) -> Result<Row> {
+    let against = "the scan of all leaf tables";
+    beside(name, "ns/GiB", against, terrace_bench::scan_sampled())
 }
 
 fn root_proof(name: &'static str) -> Result<Row> {

@@ -7,7 +7,8 @@ use terrace_pagetable::entry::{
 };
 use terrace_pagetable::{GuestTables, Paging, SimulatedMemory};
 use terrace_proto::{
-    Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanRequest, ScanStats, Space, VmId,
+    Gfn, PageBitmap, PagingRegisters, Part, PartRequest, Rearm, RequestId, ScanRequest, ScanStats,
+    Space, VmId,
 };
 
 /// Number of random cases to try: a thousand, or as many times that as `TERRACE_LONG` says.
@@ -76,6 +77,10 @@ pub struct Naive {
     pub written: Option<PageBitmap>,
     pub stats: ScanStats,
     visited: BTreeSet<u64>,
+    /// The part that is read; all if there is none.
+    part: Option<Part>,
+    /// Whether a pass over a part prunes.
+    prune_part: bool,
 }
 
 impl Naive {
@@ -90,6 +95,8 @@ impl Naive {
             written: None,
             stats: ScanStats::default(),
             visited: BTreeSet::new(),
+            part: None,
+            prune_part: false,
         }
     }
 
@@ -119,6 +126,35 @@ impl Naive {
         }
     }
 
+    /// The same over a part: `known` and `huge` are what the part maps.
+    pub fn scan_part(&mut self, roots: &[Gfn], request: &PartRequest) {
+        self.part = Some(request.part);
+        self.known.clear();
+        self.huge.clear();
+        let rearm = if request.clear {
+            Rearm::All
+        } else {
+            Rearm::None
+        };
+        self.prune_part = request.prune;
+        self.scan(roots, &self::request(request.prune, rearm));
+        self.part = None;
+    }
+
+    fn is_in_part(&self, entry: u64, level: u8) -> bool {
+        let Some(part) = self.part else {
+            return true;
+        };
+        let large = entry & LARGE != 0;
+        let pat = if large { LARGE_PAT } else { 0 };
+        let frame = Gfn((entry & ADDRESS & !pat) >> 12);
+        match level {
+            2 => part.has(frame),
+            3 if large => part.has(frame),
+            _ => true,
+        }
+    }
+
     fn put(&mut self, at: (u64, usize), entry: u64) {
         self.words.get_mut(&at.0).expect("as the test set it up")[at.1] = entry;
     }
@@ -138,7 +174,7 @@ impl Naive {
         for index in 0..end {
             let at = (frame, index);
             let entry = self.words[&frame][index];
-            if entry & PRESENT == 0 || entry & USER == 0 {
+            if entry & PRESENT == 0 || entry & USER == 0 || !self.is_in_part(entry, level) {
                 continue;
             }
             left |= if level == 1 || (level <= 3 && entry & LARGE != 0) {
@@ -202,7 +238,10 @@ impl Naive {
             self.stats.reserved += 1;
             return false;
         }
-        if request.prune && !top && entry & ACCESSED == 0 {
+        // In a part only the entries of its leaf tables prune, and are cleared.
+        let prunes = !top && (self.part.is_none() || level == 2);
+        let prune = self.part.map_or(request.prune, |_| self.prune_part);
+        if prune && prunes && entry & ACCESSED == 0 {
             self.stats.pruned += 1;
             return false;
         }
@@ -215,7 +254,7 @@ impl Naive {
             return entry & ACCESSED != 0;
         }
         let left = self.table(frame, level - 1, request);
-        if request.rearm != Rearm::None && !top {
+        if request.rearm != Rearm::None && prunes {
             let a = if left { ACCESSED } else { 0 };
             self.put(at, entry & !ACCESSED | a);
         }
