@@ -36,6 +36,7 @@ mod mapped;
 mod marks;
 mod memory;
 mod paging;
+mod pairs;
 mod pass;
 mod roots;
 mod scanner;

@@ -20,6 +20,7 @@ use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
 use crate::marks::Marks;
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
+use crate::pairs;
 use crate::vectors::{Vectors, fetch};
 use crate::visited::Visited;
 
@@ -537,9 +538,33 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
     /// Clears A of the leaves in `mask`, which were read as `seen`, and moves D of those in `written`.
     #[inline]
     fn rearm(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64, written: u64) -> Left {
-        let left = self.each(slots, seen, mask & !written, clear_accessed);
+        let singly = self.rearm_pairs(slots, seen, mask & !written);
+        let left = self.each(slots, seen, singly, clear_accessed);
         // Apart, so that the way without them stays short.
         left | (mask & written != 0 && self.rearm_written(slots, seen, mask & written))
+    }
+
+    /// Clears A of neighbours in `mask` two at a time; returns the mask of those that are left to be cleared one by one.
+    #[inline]
+    fn rearm_pairs(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64) -> u64 {
+        const FIRST_OF_PAIRS: u64 = 0x5555_5555_5555_5555;
+        let mut both = mask & mask >> 1 & FIRST_OF_PAIRS;
+        if both == 0 || !pairs::are_exchanged() {
+            return mask;
+        }
+        let (slots, seen) = (slots.as_chunks::<2>().0, seen.as_chunks::<2>().0);
+        let mut done = 0_u64;
+        while both != 0 {
+            let i = both.trailing_zeros();
+            if let (Some(slots), Some(seen)) = (slots.get(i as usize / 2), seen.get(i as usize / 2))
+                && pairs::clear_accessed(slots, *seen)
+            {
+                done |= 3 << i;
+            }
+            both &= both - 1;
+        }
+        self.stats.cleared += u64::from(done.count_ones());
+        mask & !done
     }
 
     /// The same for leaves that were written; not all of them have A.

@@ -106,7 +106,7 @@ fn mapped_guest(seed: u64) -> SimulatedMemory {
             true => (LeafSize::Huge, 4_608 + random.next_u64() % 7 * 512),
             false => (LeafSize::Base, random.next_u64() % 4_095),
         };
-        let at = Vpn(random.next_u64() % (64 << 9) | u64::from(huge) << 20);
+        let at = Vpn(random.next_u64() % (64 << 9) + (u64::from(huge) << 20));
         let leaf = Leaf {
             frame: Gfn(frame),
             size,

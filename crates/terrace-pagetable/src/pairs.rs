@@ -1,0 +1,128 @@
+//! Two neighbouring entries in one exchange.
+//!
+//! **As safe as one by one.** `lock cmpxchg16b` on an aligned pair compares both entries whole and writes both or none, at one
+//! moment, and it locks the cache line as the exchange of a single entry does: a processor that sets A or D of one of them, or a guest
+//! that replaces one, does so before (the exchange fails, and each entry is tried by itself) or after. So its outcome is one that
+//! two single exchanges at that moment would have had. Longer runs of a line cannot be exchanged at once: no instruction compares
+//! more than 16 bytes.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::entry::ACCESSED;
+
+/// Whether this machine has the instruction.
+#[inline]
+pub(crate) fn are_exchanged() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("cmpxchg16b")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Clears A of both entries if both are still what was read; otherwise nothing is written, and false is returned. Callers ask
+/// [`are_exchanged`] before.
+#[inline]
+pub(crate) fn clear_accessed(slots: &[AtomicU64; 2], seen: [u64; 2]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let to = slots.as_ptr();
+        // The instruction faults at any other address; tables are aligned to 4 KiB, whatever their type says.
+        if !to.addr().is_multiple_of(16) {
+            return false;
+        }
+        let [low, high] = seen.map(|entry| entry & !ACCESSED);
+        let equal: u8;
+        // SAFETY: 16 bytes that are there, aligned, and shared by atomics; the caller found the instruction. RBX is saved, as
+        // the compiler may use it and does not lend it.
+        unsafe {
+            std::arch::asm!(
+                "xchg {low}, rbx",
+                "lock cmpxchg16b [{to}]",
+                "sete {equal}",
+                "mov rbx, {low}",
+                to = in(reg) to,
+                low = inout(reg) low => _,
+                in("rcx") high,
+                inout("rax") seen[0] => _,
+                inout("rdx") seen[1] => _,
+                equal = out(reg_byte) equal,
+                options(nostack),
+            );
+        }
+        equal != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (slots, seen);
+        false
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[repr(align(16))]
+    struct Pairs([AtomicU64; 4]);
+
+    proptest! {
+        #[test]
+        fn a_pair_is_cleared_if_both_are_as_they_were_read(
+            now in any::<[u64; 2]>(),
+            flip in prop::option::of((0..2_usize, 0..64_u32)),
+        ) {
+            prop_assert!(are_exchanged(), "any x86-64 of this century has it");
+            let pairs = Pairs([5, now[0], now[1], 6].map(AtomicU64::new));
+            let seen = {
+                let mut seen = now;
+                if let Some((at, bit)) = flip {
+                    seen[at] ^= 1 << bit;
+                }
+                seen
+            };
+            // The middle pair is not aligned, so nothing is done.
+            let slots = pairs.0.as_slice();
+            prop_assert!(!clear_accessed(slots[1..3].try_into().unwrap(), seen));
+            let aligned = Pairs([now[0], now[1], 5, 6].map(AtomicU64::new));
+            let done = clear_accessed(aligned.0[..2].try_into().unwrap(), seen);
+            prop_assert_eq!(done, flip.is_none());
+            let wanted = if done { now.map(|e| e & !ACCESSED) } else { now };
+            let words: Vec<u64> = aligned.0.iter().map(|word| word.load(Relaxed)).collect();
+            prop_assert_eq!(words, vec![wanted[0], wanted[1], 5, 6]);
+        }
+    }
+
+    #[test]
+    fn no_access_is_lost_between_a_processor_and_an_exchange_of_pairs() {
+        let pairs = Pairs([0, 0, 0, 0].map(AtomicU64::new));
+        let rounds = 100_000_u64;
+        let cleared = std::thread::scope(|scope| {
+            for slot in &pairs.0[..2] {
+                scope.spawn(move || {
+                    // Counts in the upper bits as it accesses: a lost update would lose a count.
+                    for _ in 0..rounds {
+                        slot.fetch_add(1 << 12, Relaxed);
+                        slot.fetch_or(ACCESSED, Relaxed);
+                    }
+                });
+            }
+            let mut cleared = 0;
+            for _ in 0..rounds {
+                let slots: &[AtomicU64; 2] = pairs.0[..2].try_into().unwrap();
+                let seen = [slots[0].load(Relaxed), slots[1].load(Relaxed)];
+                cleared += u64::from(clear_accessed(slots, seen));
+            }
+            cleared
+        });
+        assert!(cleared > 0);
+        for slot in &pairs.0[..2] {
+            assert_eq!(slot.load(Relaxed) >> 12, rounds);
+        }
+    }
+}
