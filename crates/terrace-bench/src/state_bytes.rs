@@ -92,6 +92,7 @@ impl StateRun {
             | Action::Answer(_)
             | Action::LetGo(_)
             | Action::Collapse(_)
+            | Action::ScanPart(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

@@ -15,6 +15,26 @@ pub struct Writes {
     pub pause_budget: Duration,
 }
 
+impl Writes {
+    /// Checks that rounds may look at parts of the VM's memory in turn.
+    ///
+    /// # Errors
+    /// If accesses or writes are found in all of it at once.
+    pub(super) fn check_parts(&self, tracker: TrackerChoice) -> Result<()> {
+        ensure!(
+            tracker != TrackerChoice::Damon,
+            "tracker = \"damon\" watches all of a VM's memory at once: use tracker = \"page-tables\", or \
+             engine.scan_parts = 1"
+        );
+        ensure!(
+            self.source != WriteSource::SoftDirty,
+            "writes = \"soft-dirty\" finds the writes of a whole round: use writes = \"soft-bit\" (Linux 6.6 or later \
+             in the guest) or \"none\", or engine.scan_parts = 1"
+        );
+        Ok(())
+    }
+}
+
 /// The tracking of a VM's writes by its own section and the defaults, checked against its tracker of accesses.
 pub(super) fn of_vm(own: &RawVm, all: &RawVm, tracker: TrackerChoice) -> Result<Writes> {
     let source = own.writes.or(all.writes).unwrap_or_default();

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::provision::{CollapseRequest, ProviderQuery, SizeOrder, SizesAnswer};
-use crate::{Gfn, OrderId, PlanId, Protection, ProviderId, RequestId, ScanRequest, TierId, VmId};
+use crate::{
+    Gfn, OrderId, PartRequest, PlanId, Protection, ProviderId, RequestId, ScanRequest, TierId, VmId,
+};
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
 /// number in the log.
@@ -11,6 +13,8 @@ use crate::{Gfn, OrderId, PlanId, Protection, ProviderId, RequestId, ScanRequest
 pub enum Action {
     /// Scan page tables; answered by `Scanned` or `ScanFailed`.
     Scan(ScanRequest),
+    /// Scan a part of them; answered by `ScannedPart` or `ScanFailed`.
+    ScanPart(PartRequest),
     /// Query the nodes of all pages of a VM; answered by `Placement` reports.
     QueryPlacement(PlacementQuery),
     /// Move pages; answered by one `Moved`.
@@ -39,6 +43,7 @@ impl Action {
     pub fn vm(&self) -> Option<VmId> {
         match self {
             Self::Scan(request) => Some(request.space.vm()),
+            Self::ScanPart(request) => Some(request.space.vm()),
             Self::QueryPlacement(query) => Some(query.vm),
             Self::Move(plan) => Some(plan.vm),
             Self::Protect(protection) => Some(protection.vm),

@@ -8,8 +8,8 @@ use crate::provision::{
 use crate::{
     AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestNodes, GuestWalks, HostMemory,
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
-    PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights, TierId, VmId,
-    VmStatistics,
+    PAGES_PER_HUGE, PageSize, PartAnswer, PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights,
+    TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -25,6 +25,8 @@ pub enum Event {
     Memory(Vec<TierMemory>),
     /// A scan's answer.
     Scanned(Box<ScanAnswer>),
+    /// A pass over a part is over.
+    ScannedPart(Box<PartAnswer>),
     /// A scan that could not be done.
     ScanFailed(ScanFailure),
     /// The outcome of moves, page by page.

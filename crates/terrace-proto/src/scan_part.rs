@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gfn, RequestId, ScanStats, Space};
+use crate::{Gfn, RequestId, ScanAnswer, ScanRequest, ScanStats, Space};
 
 /// A part of a guest's memory: what 1 / 2^`shift` of its leaf tables map, drawn by a seed.
 ///
@@ -157,6 +157,53 @@ pub struct PartWord {
     pub mapped: u64,
     /// Those of which some leaf of the part had its accessed bit.
     pub accessed: u64,
+}
+
+/// A pass over page tables as it is asked for: over all of them, or over a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pass {
+    /// Over all.
+    All(ScanRequest),
+    /// Over a part.
+    Part(PartRequest),
+}
+
+/// The result of a [`Pass`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Passed {
+    /// Over all.
+    All(Box<ScanAnswer>),
+    /// Over a part.
+    Part(Box<PartAnswer>),
+}
+
+impl Pass {
+    /// The request's id.
+    #[must_use]
+    pub fn id(&self) -> RequestId {
+        match self {
+            Self::All(request) => request.id,
+            Self::Part(request) => request.id,
+        }
+    }
+
+    /// The address space.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        match self {
+            Self::All(request) => request.space,
+            Self::Part(request) => request.space,
+        }
+    }
+
+    /// Whether top-level tables are looked for first.
+    #[must_use]
+    pub fn discovers(&self) -> bool {
+        match self {
+            Self::All(request) => request.discover,
+            Self::Part(request) => request.discover,
+        }
+    }
 }
 
 impl PartAnswer {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Gpa, Readings, ScanAnswer, ScanFailure, ScanRequest, Tick};
+use crate::{Gpa, Pass, Passed, Readings, ScanFailure, Tick};
 
 /// Longest frame either side accepts: bitmaps of a 16 TiB VM with room to spare.
 pub const MAX_FRAME: usize = 2 << 30;
@@ -43,7 +43,7 @@ pub enum Request {
     /// Scan, starting from the current values of the virtual CPUs' registers, and from the tables that searches found.
     Scan {
         /// The request. Its `discover` is the caller's: it has sent a [`Request::Search`] before.
-        request: ScanRequest,
+        pass: Pass,
         /// The monitor's readings right before.
         readings: Readings,
         /// The time when the readings are too old to write by, on `CLOCK_MONOTONIC`: the guest may have started anew
@@ -88,7 +88,7 @@ pub enum Response {
         reason: String,
     },
     /// A pass is done.
-    Scanned(Box<ScanAnswer>),
+    Scanned(Passed),
     /// A pass could not be done.
     ScanFailed(ScanFailure),
 }

@@ -250,6 +250,7 @@ impl Providers {
             }
             Action::LetGo(_)
             | Action::Scan(_)
+            | Action::ScanPart(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

@@ -134,8 +134,14 @@ impl Config {
             !raw.engine.rearm_all,
             "engine.rearm_all is not set here: write record = \"full\" under [log]"
         );
+        let full = raw.log.as_ref().is_some_and(|l| l.record == Record::Full);
+        ensure!(
+            !full || raw.engine.scan_parts == 1,
+            "log.record = \"full\" is for replays with another policy, which rounds by parts do not allow: set \
+             engine.scan_parts = 1, or leave record out"
+        );
         let mut engine = raw.engine;
-        engine.rearm_all = raw.log.as_ref().is_some_and(|l| l.record == Record::Full);
+        engine.rearm_all = full;
         let tiers = tiers(raw.tier)?;
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
@@ -262,6 +268,9 @@ impl Config {
         let sizes = Sizes::new(fast, limits)?;
         let tracker = own.tracker.or(self.defaults.tracker).unwrap_or_default();
         let writes = writes::of_vm(own, &self.defaults, tracker)?;
+        if self.engine.scan_parts > 1 {
+            writes.check_parts(tracker)?;
+        }
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
         let unit = mode.unit(own.unit.or(self.defaults.unit).unwrap_or_default())?;
@@ -612,6 +621,12 @@ mod tests {
         let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";
         assert!(refused(blind).contains("tracker = \"page-tables\""));
         assert!(refused("[vm.a]\nwrites = \"pml\"").contains("soft-dirty"));
+        let parts = |rest: &str| refused(&format!("[engine]\nscan_parts = 8\n{rest}"));
+        assert!(parts("[vm.a]\ntracker = \"damon\"").contains("watches all of a VM's memory"));
+        assert!(parts("[vm.a]\nwrites = \"soft-dirty\"").contains("engine.scan_parts = 1"));
+        assert!(parts("[log]\nfile = \"/x\"\nrecord = \"full\"").contains("record"));
+        assert!(refused("[engine]\nscan_parts = 12").contains("a power of two"));
+        assert!(refused("[engine]\nscan_parts = 2048").contains("scan_parts"));
         let inner = refused("[engine]\nrearm_all = true");
         assert!(
             inner.contains("write record = \"full\" under [log]"),

@@ -48,6 +48,10 @@ pub struct EngineConfig {
     /// Every how many windows a scan reads all leaves instead of pruning by non-leaf accessed bits; 0:
     /// only the last window's. 4 (our estimate: upper bits are a hint on real hardware).
     pub full_pass_every: u8,
+    /// Parts of a guest's page tables that a round looks at in turn, each for `windows` windows: 1, all of it at once. A power of
+    /// two, up to 1024. With more, a pass costs a part of a whole one, so `window_ms` may be a few ms; a round takes as many times
+    /// as long, no page rests in the multi-level queue, and a log cannot be replayed with another policy.
+    pub scan_parts: u16,
     /// Highest level of the multi-level queue: 7 (its rest of 64 windows outlives any round). 1 to 7.
     pub max_level: u8,
     /// Every scan re-arms every page, so that a log of the answers has for each window the pages accessed
@@ -146,6 +150,7 @@ impl Default for EngineConfig {
             window_ms: 600,
             windows: 8,
             full_pass_every: 4,
+            scan_parts: 1,
             max_level: 7,
             rearm_all: false,
             period_ms: 60_000,
@@ -237,6 +242,12 @@ impl EngineConfig {
         })
     }
 
+    /// Binary logarithm of the number of parts of a round.
+    #[must_use]
+    pub fn scan_shift(&self) -> u8 {
+        u8::try_from(self.scan_parts.trailing_zeros()).unwrap_or(0)
+    }
+
     /// Checks every rule.
     ///
     /// # Errors
@@ -276,6 +287,14 @@ impl EngineConfig {
     fn validate_monitoring(&self) -> Result<(), ConfigError> {
         within("window_ms", self.window_ms, 1..=MAX_MS)?;
         within("windows", self.windows, 1..=30)?;
+        within("scan_parts", self.scan_parts, 1..=1024)?;
+        if !self.scan_parts.is_power_of_two() {
+            return Err(ConfigError::Range {
+                key: "scan_parts".into(),
+                value: self.scan_parts.to_string(),
+                allowed: "a power of two from 1 to 1024".into(),
+            });
+        }
         within("max_level", self.max_level, 1..=7)?;
         within("period_ms", self.period_ms, 1..=MAX_MS)?;
         within("huge_period_ms", self.huge_period_ms, 1..=MAX_MS)?;

@@ -52,6 +52,16 @@ impl CoarseBlocks {
         coarse.for_each(|block| self.0.put(block, true));
     }
 
+    /// Takes in an answer about a part of a VM with so many blocks; `first` is that of the round's first pass.
+    pub fn hear_part(&mut self, coarse: &[u32], blocks: u64, first: bool) {
+        if first {
+            self.0 = PageBitmap::new(blocks);
+        }
+        coarse
+            .iter()
+            .for_each(|block| self.0.put((*block).into(), true));
+    }
+
     fn has(&self, block: usize) -> bool {
         let block = block as u64;
         block < self.0.pages() && self.0.get(block)

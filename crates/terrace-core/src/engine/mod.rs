@@ -26,6 +26,7 @@ mod landing;
 mod migration;
 mod moves;
 mod neighbours;
+mod parts;
 mod plan_only;
 mod pool;
 mod ram_changed;
@@ -185,6 +186,9 @@ impl Engine {
             Event::Scanned(a) => {
                 self.with(a.space.vm(), |vm, shared| vm.scanned(now, &a, shared));
             }
+            Event::ScannedPart(a) => {
+                self.with(a.space.vm(), |vm, shared| vm.scanned_part(now, &a, shared));
+            }
             Event::ScanFailed(f) => {
                 self.with(f.vm, |vm, shared| vm.scan_failed(now, &f, shared));
             }
@@ -283,7 +287,9 @@ impl Engine {
             let ages = vm.observer.ages.as_ref();
             let ages = ages.map_or(0, |ages| ages.heap_bytes());
             let coarse = vm.observer.coarse.heap_bytes();
-            coarse + vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages
+            let parts = vm.rounds.parts.as_ref();
+            let parts = parts.map_or(0, |parts| parts.heap_bytes());
+            coarse + parts + vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages
         };
         self.vms.values().map(vm).sum()
     }

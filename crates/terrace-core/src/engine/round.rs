@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use terrace_proto::{
-    Action, Gfn, PlacementReport, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space,
-    Tick,
+    Action, Gfn, PlacementReport, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest,
+    ScanStats, Space, Tick,
 };
 
 use terrace_proto::action::PlacementQuery;
@@ -97,18 +97,29 @@ impl Vm {
     /// Begins with the clearing pass, now that pages' places are known.
     fn begin_scans(&mut self, now: Tick, shared: &mut Shared) {
         if self.observes() {
-            let request = self.scan(shared, Rearm::All, false, true);
-            self.rounds.phase = Phase::Clearing {
-                request,
-                since: now,
-            };
+            self.divide_round(&shared.config);
+            self.clear(now, shared);
         } else {
             self.pages.set_all_known();
             self.classify(now, shared);
         }
     }
 
+    /// Clears the bits of all pages, or of the part whose turn it is.
+    pub fn clear(&mut self, now: Tick, shared: &mut Shared) {
+        self.rounds.writes_seen_in = 0;
+        let request = self.scan(shared, Rearm::All, false, true);
+        self.rounds.phase = Phase::Clearing {
+            request,
+            since: now,
+        };
+    }
+
     fn scan(&self, shared: &mut Shared, rearm: Rearm, prune: bool, discover: bool) -> RequestId {
+        let clear = rearm != Rearm::None;
+        if let Some(id) = self.scan_part(clear, prune, discover, shared) {
+            return id;
+        }
         let id = shared.request();
         shared.act(Action::Scan(ScanRequest {
             id,
@@ -124,44 +135,84 @@ impl Vm {
         if self.aged(now, answer, shared) {
             return;
         }
-        let (window, since) = match self.rounds.phase {
-            Phase::Clearing { request, since } if request == answer.id => (0, since),
-            Phase::Scanning {
-                window,
-                request,
-                since,
-            } if request == answer.id => (window, since),
-            _ => {
-                self.history.counters.stale_answers += 1;
-                return;
-            }
+        let Some((window, since)) = self.pass_under_way(answer.id) else {
+            self.history.counters.stale_answers += 1;
+            return;
         };
-        if !self.fits(answer) {
-            self.history.counters.malformed_answers += 1;
-            self.abandon(now, "a scan's answer does not fit the VM's memory");
+        if !self.fits(answer) || self.rounds.parts.is_some() {
+            self.malformed(now);
             return;
         }
-        self.add_cost(answer);
         self.observer.coarse.hear(answer, window == 0);
-        let cost = self.bill_pass(answer.stats.cpu_ns, window == 0, shared);
         if window > 0 {
             let covered = window - self.rounds.writes_seen_in;
             self.observer
                 .tracker
                 .record(&mut self.pages, window, answer, covered);
-            if answer.written.is_some() {
-                self.rounds.writes_seen_in = window;
-            }
-            if let Some(round) = &mut self.rounds.current {
-                round.writes_seen = answer.written.is_some();
-            }
         }
         if window == self.rhythm(&shared.config).windows {
             self.pages.set_known(&answer.known);
+        }
+        self.pass_ended(
+            now,
+            window,
+            since,
+            &answer.stats,
+            answer.written.is_some(),
+            shared,
+        );
+    }
+
+    /// The window that the pass with that request ends (0: it clears), and when it was asked for; `None` if none is under way.
+    pub fn pass_under_way(&self, id: RequestId) -> Option<(u8, Tick)> {
+        match self.rounds.phase {
+            Phase::Clearing { request, since } if request == id => Some((0, since)),
+            Phase::Scanning {
+                window,
+                request,
+                since,
+            } if request == id => Some((window, since)),
+            _ => None,
+        }
+    }
+
+    /// Gives the round up over an answer that cannot be about this VM, or about what was asked.
+    pub fn malformed(&mut self, now: Tick) {
+        self.history.counters.malformed_answers += 1;
+        self.abandon(now, "a scan's answer does not fit the VM's memory");
+    }
+
+    /// Accounts for a pass that was taken in, and goes on: to the next window, to the next part, or to the ranking.
+    pub fn pass_ended(
+        &mut self,
+        now: Tick,
+        window: u8,
+        since: Tick,
+        stats: &ScanStats,
+        tells_writes: bool,
+        shared: &mut Shared,
+    ) {
+        self.add_cost(stats);
+        let cost = self.bill_pass(stats.cpu_ns, window == 0, shared);
+        if window > 0 {
+            if tells_writes {
+                self.rounds.writes_seen_in = window;
+            }
+            if let Some(round) = &mut self.rounds.current {
+                round.writes_seen = tells_writes;
+            }
+        }
+        if window == self.rhythm(&shared.config).windows {
+            if self.next_part(now, shared) {
+                return;
+            }
+            if let Some(mapped) = self.mapped_by_parts() {
+                self.pages.set_known(&mapped);
+            }
             self.age_by_round(now, shared);
             self.classify(now, shared);
         } else {
-            let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
+            let began = Tick(now.0.saturating_sub(stats.elapsed_ns)).max(since);
             let ends_at = self.window_end(began, cost, shared).max(now);
             self.rounds.phase = Phase::Window {
                 window: window + 1,
@@ -180,11 +231,11 @@ impl Vm {
             && written
     }
 
-    fn add_cost(&mut self, answer: &ScanAnswer) {
+    fn add_cost(&mut self, s: &ScanStats) {
         let Some(round) = &mut self.rounds.current else {
             return;
         };
-        let (cost, s) = (&mut round.scan, &answer.stats);
+        let cost = &mut round.scan;
         cost.scans += 1;
         for (sum, n) in [
             (&mut cost.elapsed_ns, s.elapsed_ns),
@@ -309,7 +360,13 @@ impl Vm {
         let full = window == last || (every > 0 && window.is_multiple_of(every));
         // What the tracker left out counts as a visit whatever its bits are, so re-arming more of it
         // changes no visit.
-        let rearm = if shared.config.rearm_all {
+        let rearm = if self.rounds.parts.is_some() {
+            // The next round clears each part before its windows.
+            match window < last {
+                true => Rearm::All,
+                false => Rearm::None,
+            }
+        } else if shared.config.rearm_all {
             Rearm::All
         } else {
             self.observer.tracker.rearm(&self.pages, window)

@@ -9,6 +9,7 @@ use terrace_proto::snapshot::Round;
 use terrace_proto::{RequestId, Tick};
 
 use super::intermittent::Intermittent;
+use super::parts::Parts;
 use super::refusal::Refusals;
 use super::rhythm::Rhythm;
 use super::scan_cpu::ScanAccount;
@@ -58,6 +59,8 @@ pub(crate) struct Rounds {
     pub back_to_back: bool,
     /// The cost of scans, and the time from which the next round is paid for.
     pub scans: ScanAccount,
+    /// The parts of memory that the round under way looks at in turn, if it does.
+    pub parts: Option<Box<Parts>>,
     /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
     pub writes_seen_in: u8,
     /// The round under way.
@@ -81,6 +84,7 @@ impl Rounds {
             schedule: schedule_from(now, rhythm, config),
             back_to_back: rhythm.back_to_back,
             scans: ScanAccount::default(),
+            parts: None,
             writes_seen_in: 0,
             current: None,
             last: None,
@@ -116,6 +120,7 @@ impl Rounds {
             return None;
         }
         self.phase = Phase::Waiting;
+        self.parts = None;
         self.schedule.skip_ticks(now);
         let mut round = self.current.take()?;
         round.ended_at = Some(now);

@@ -10,12 +10,13 @@
 //! was written at least once since it spoke last, so one of the unit's visits counts as a write.
 
 mod multi_level_queue;
+mod parts;
 mod plain;
 
 pub use multi_level_queue::MultiLevelQueue;
 pub(crate) use multi_level_queue::level_of;
 
-use terrace_proto::{PageSize, Rearm, ScanAnswer};
+use terrace_proto::{PageSize, PartAnswer, Rearm, ScanAnswer};
 
 use crate::pages::Pages;
 use crate::policy::Observe;
@@ -70,6 +71,16 @@ impl Tracker {
         }
         if !of_several.is_empty() {
             count_one_write(pages, of_several);
+        }
+    }
+}
+
+impl Tracker {
+    /// Adds what the pass at the end of a window of a part found, in a round of so many windows.
+    pub fn record_part(&self, pages: &mut Pages, answer: &PartAnswer, windows: u8) {
+        match self {
+            Self::MultiLevelQueue(_) | Self::Plain => parts::record(pages, answer, windows),
+            Self::None => {}
         }
     }
 }

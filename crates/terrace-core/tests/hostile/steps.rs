@@ -3,9 +3,9 @@
 use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
-    PageBitmap, PageCode, PageResult, PageSize, PlacementReport, PlanId, RamRange, RequestId,
-    ScanAnswer, ScanFailure, ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId,
-    VmSpec,
+    PageBitmap, PageCode, PageResult, PageSize, PartAnswer, PartRequest, PartWord, PlacementReport,
+    PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats, Tick, TierId,
+    TierLimit, TierMemory, VmId, VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -34,7 +34,7 @@ impl World {
             49 => {
                 // A question that is never answered, unless it is a move: those stay under way.
                 let at = self.dice.below(self.open.len() as u64);
-                if let Some(Action::Scan(_) | Action::QueryPlacement(_)) =
+                if let Some(Action::Scan(_) | Action::ScanPart(_) | Action::QueryPlacement(_)) =
                     self.open.get(usize::try_from(at).unwrap())
                 {
                     self.open.remove(usize::try_from(at).unwrap());
@@ -276,6 +276,7 @@ impl World {
             }
             Action::QueryPlacement(query) => self.say_where(query.id, query.vm),
             Action::Scan(request) => self.say_known(&request),
+            Action::ScanPart(request) => self.say_known_part(&request),
         }
     }
 
@@ -343,6 +344,40 @@ impl World {
             accessed,
             written: None,
             huge_leaf: PageBitmap::new(1),
+            stats: ScanStats::default(),
+        })));
+    }
+
+    /// The same about a part: in order or not, of the part that was asked for or of another one.
+    fn say_known_part(&mut self, request: &PartRequest) {
+        let Some(guest) = self.guests.get(&request.space.vm()) else {
+            return;
+        };
+        let lie = self.dice.below(40);
+        let words = u32::try_from(guest.spec.span_pages() / 64).unwrap();
+        let word = |at: u32| PartWord {
+            at: at + if lie == 0 { words } else { 0 },
+            mapped: u64::MAX,
+            accessed: 0x4924_9249_2492_4924 >> (at % 3),
+        };
+        let mut words: Vec<PartWord> = (0..words)
+            .filter(|at| request.part.has(Gfn((at / 8).into())))
+            .map(word)
+            .collect();
+        if lie == 1 {
+            words.reverse();
+        }
+        let part = match request.part.next() {
+            Some(next) if lie == 2 => next,
+            _ => request.part,
+        };
+        self.feed(Event::ScannedPart(Box::new(PartAnswer {
+            id: request.id,
+            space: request.space,
+            part,
+            words,
+            huge: vec![u32::from(lie == 3)],
+            written: (lie == 4).then(Vec::new),
             stats: ScanStats::default(),
         })));
     }

@@ -105,6 +105,7 @@ impl World {
             plans_in_flight: 3,
             move_budget_bytes_per_s: (16 << 20) << (seed % 12),
             cool_down_rounds: u8::try_from(seed % 3).unwrap(),
+            scan_parts: [1, 1, 2, 4][usize::try_from(seed / 3 % 4).unwrap()],
             ..EngineConfig::default()
         };
         if seed % 3 == 1 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
 use terrace_proto::{
-    PAGE_SIZE, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Tick, VmId,
+    PAGE_SIZE, Pass, Passed, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Tick, VmId,
 };
 
 use terrace_sys::monotonic_now;
@@ -40,6 +40,8 @@ pub struct GuestTables {
     stop: WorkerStop,
     writes: bool,
     withheld: Option<Withheld>,
+    /// The last readings, and when they are too old to write by.
+    readings: Option<(Readings, Tick)>,
     /// CPU time of workers that were replaced.
     cpu_before: Duration,
 }
@@ -80,6 +82,7 @@ impl GuestTables {
             stop: WorkerStop::default(),
             writes: false,
             withheld: None,
+            readings: None,
             cpu_before: Duration::ZERO,
         };
         tables.worker = Some(tables.start()?);
@@ -138,22 +141,46 @@ impl GuestTables {
     /// # Errors
     /// If it could not be done; fatal if it never can: the VM has ended, or a worker refuses it.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
-        let (id, owner) = (request.id, request.space.vm());
+        let about = (request.id, request.space.vm());
+        self.make(vm, Pass::All(request))
+            .and_then(|passed| of_all(about, passed))
+    }
+
+    /// The same of any pass. Passes over parts that follow each other closely start from the same registers.
+    ///
+    /// # Errors
+    /// As [`GuestTables::scan`].
+    pub fn make(&mut self, vm: &mut Vm, pass: Pass) -> Result<Passed, ScanFailure> {
+        let (id, owner) = (pass.id(), pass.space().vm());
         let no_readings = |vm: &Vm, reason: String| ScanFailure {
             id,
             vm: owner,
             reason,
             fatal: !vm.process().is_alive(),
         };
-        if request.discover {
+        if pass.discovers() {
+            self.readings = None;
             let readings = before_search(vm).map_err(|reason| no_readings(vm, reason))?;
             let searched = self.search(readings);
             searched.map_err(|error| self.failed((id, owner), error))?;
         }
+        if let Some((readings, until)) = self.fresh_readings(&pass) {
+            return self.pass(pass, readings, until);
+        }
         let until = self.lease();
         let readings = vm.readings();
         let readings = readings.map_err(|error| no_readings(vm, error.to_string()))?;
-        self.pass(request, readings, until)
+        self.readings = Some((readings.clone(), until));
+        self.pass(pass, readings, until)
+    }
+
+    /// The last readings, if the pass is over a part and most of the time for which they are believed is left. A monitor takes as
+    /// long to tell registers as a small part takes to scan; what a walk may do by them ends with the same `until`.
+    fn fresh_readings(&self, pass: &Pass) -> Option<(Readings, Tick)> {
+        let (readings, until) = self.readings.as_ref()?;
+        let half = lease(self.pages()) / 2;
+        let is_fresh = matches!(pass, Pass::Part(_)) && monotonic_now().after(half) < *until;
+        is_fresh.then(|| (readings.clone(), *until))
     }
 
     /// The same, starting from readings that the caller has.
@@ -170,7 +197,9 @@ impl GuestTables {
             searched.map_err(|error| self.failed((request.id, request.space.vm()), error))?;
         }
         let until = self.lease();
-        self.pass(request, readings, until)
+        let about = (request.id, request.space.vm());
+        self.pass(Pass::All(request), readings, until)
+            .and_then(|passed| of_all(about, passed))
     }
 
     /// The time when registers that are asked for now are too old to write by: long before a guest that starts anew
@@ -183,17 +212,11 @@ impl GuestTables {
         self.memory.ram().iter().map(|range| range.pages).sum()
     }
 
-    fn pass(
-        &mut self,
-        request: ScanRequest,
-        readings: Readings,
-        until: Tick,
-    ) -> Result<ScanAnswer, ScanFailure> {
-        let about = (request.id, request.space.vm());
+    fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
+        let about = (pass.id(), pass.space().vm());
         let (timeout, writes) = (self.timeout, self.writes);
         let worker = self.worker();
-        let answer =
-            worker.and_then(|worker| worker.scan(request, readings, until, writes, timeout));
+        let answer = worker.and_then(|worker| worker.scan(pass, readings, until, writes, timeout));
         answer.map_err(|error| self.failed(about, error))
     }
 
@@ -231,11 +254,25 @@ impl GuestTables {
             WorkerError::Search(_) => {}
             // The next pass starts another one.
             _ => {
+                self.readings = None;
                 self.cpu_before = self.cpu_time();
                 self.worker = None;
             }
         }
         failure
+    }
+}
+
+/// The answer of a pass over all; a worker that gave another one was taken for broken before.
+fn of_all((id, vm): (RequestId, VmId), passed: Passed) -> Result<ScanAnswer, ScanFailure> {
+    match passed {
+        Passed::All(answer) => Ok(*answer),
+        Passed::Part(_) => Err(ScanFailure {
+            id,
+            vm,
+            reason: "an answer about a part of memory".into(),
+            fatal: false,
+        }),
     }
 }
 

@@ -10,7 +10,7 @@ mod soft_dirty;
 use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
-use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
+use terrace_proto::{Pass, Passed, ScanFailure};
 
 use crate::vm::Vm;
 use crate::worker::WorkerStop;
@@ -51,10 +51,20 @@ impl Tracker {
     ///
     /// # Errors
     /// If it could not be done; fatal if it never can.
-    pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
-        match self {
-            Self::GuestTables(tables) => tables.scan(vm, request),
-            Self::Damon(regions) => regions.scan(&request),
+    pub fn scan(&mut self, vm: &mut Vm, pass: Pass) -> Result<Passed, ScanFailure> {
+        match (self, pass) {
+            (Self::GuestTables(tables), pass) => tables.make(vm, pass),
+            (Self::Damon(regions), Pass::All(request)) => {
+                let answer = regions.scan(&request)?;
+                Ok(Passed::All(Box::new(answer)))
+            }
+            (Self::Damon(_), Pass::Part(request)) => Err(ScanFailure {
+                id: request.id,
+                vm: request.space.vm(),
+                reason: "DAMON watches all of a VM's memory at once: set engine.scan_parts = 1"
+                    .into(),
+                fatal: false,
+            }),
         }
     }
 

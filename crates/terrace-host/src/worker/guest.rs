@@ -8,7 +8,7 @@ use terrace_pagetable::{
     Guard, GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unproven, Unsupported,
 };
 use terrace_proto::worker::{FileRange, Withheld};
-use terrace_proto::{Gfn, Readings, ScanAnswer, ScanRequest, Tick};
+use terrace_proto::{Gfn, Pass, Passed, Readings, Tick};
 use terrace_sys::{MonotonicClock, SharedMapping, file_size, monotonic_now, thread_cpu_time};
 
 use super::allocated::{Allocated, Ram, tells_cached};
@@ -111,11 +111,11 @@ impl Guest {
     /// If no virtual CPU's tables can be walked now; for people.
     pub(super) fn scan(
         &mut self,
-        request: &ScanRequest,
+        pass: &Pass,
         readings: &Readings,
         until: Tick,
         writes: bool,
-    ) -> Result<ScanAnswer, String> {
+    ) -> Result<Passed, String> {
         let pagings = self.take_in(readings)?;
         let memory = Allocated::new(&self.memory, &self.ram, &mut self.bits);
         self.roots.learn(&memory, &pagings).map_err(not_walked)?;
@@ -127,19 +127,31 @@ impl Guest {
             until,
         };
         self.scanner.tell_writes(writes);
-        let mut answer = self
-            .scanner
-            .scan_checked(&memory, pagings[0], &roots, request, guard);
+        let scanner = &mut self.scanner;
+        let mut passed = match pass {
+            Pass::All(request) => {
+                let answer = scanner.scan_checked(&memory, pagings[0], &roots, request, guard);
+                Passed::All(Box::new(answer))
+            }
+            Pass::Part(request) => {
+                let answer = scanner.scan_part(&memory, pagings[0], &roots, request, guard);
+                Passed::Part(Box::new(answer))
+            }
+        };
         if monotonic_now() >= until {
             return Err("the walk was given up: its registers were read too long ago to write to page tables \
             safely (the host is too busy, \
                         or stopped the worker)"
                 .into());
         }
-        answer.stats.elapsed_ns = clock.now().0;
+        let stats = match &mut passed {
+            Passed::All(answer) => &mut answer.stats,
+            Passed::Part(answer) => &mut answer.stats,
+        };
+        stats.elapsed_ns = clock.now().0;
         let cpu = thread_cpu_time().saturating_sub(cpu);
-        answer.stats.cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
-        Ok(answer)
+        stats.cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
+        Ok(passed)
     }
 
     /// Searches all allocated memory for top-level tables; returns why it does not, if so.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use terrace_proto::worker::{Request, Response, Withheld};
 use terrace_proto::{
-    PAGES_PER_HUGE, PageBitmap, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space,
-    Tick,
+    PAGES_PER_HUGE, PageBitmap, PartAnswer, PartRequest, Pass, Passed, Readings, RequestId,
+    ScanAnswer, ScanFailure, Space, Tick,
 };
 
 use super::cgroup::ChargedTo;
@@ -185,16 +185,17 @@ impl WorkerHandle {
     /// If it fails, dies, does not answer in time, or answers what cannot be.
     pub fn scan(
         &mut self,
-        request: ScanRequest,
+        pass: Pass,
         readings: Readings,
         until: Tick,
         writes: bool,
         timeout: Duration,
-    ) -> Result<ScanAnswer, WorkerError> {
-        let (id, space) = (request.id, request.space);
+    ) -> Result<Passed, WorkerError> {
+        let asked = pass.clone();
+        let (id, space) = (pass.id(), pass.space());
         let deadline = Instant::now() + timeout;
         let message = Request::Scan {
-            request,
+            pass,
             readings,
             until,
             writes,
@@ -202,8 +203,8 @@ impl WorkerHandle {
         let sent = self.channel.send(&message, &[], Some(deadline));
         sent.map_err(|error| self.failed(error, timeout))?;
         match self.response(answer_limit(self.span), deadline, timeout)? {
-            Response::Scanned(answer) => match check(&answer, id, space, self.span) {
-                Ok(()) => Ok(*answer),
+            Response::Scanned(passed) => match check(&passed, &asked, self.span) {
+                Ok(()) => Ok(passed),
                 Err(what) => Err(self.nonsense(what)),
             },
             Response::ScanFailed(failure) if failure.id == id && failure.vm == space.vm() => {
@@ -296,14 +297,37 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Four bitmaps of the VM, each word in at most ten bytes.
+/// Four bitmaps of the VM, each word in at most ten bytes; an answer about a part has three words, of ten bytes and a number of five,
+/// for 64 pages.
 fn answer_limit(span: u64) -> usize {
     let words = usize::try_from(span.div_ceil(64)).unwrap_or(usize::MAX / 64);
     words.saturating_mul(40).saturating_add(SLACK)
 }
 
 /// Whether an answer is one to this request about this VM. Each bitmap keeps its own invariants.
-fn check(answer: &ScanAnswer, id: RequestId, space: Space, span: u64) -> Result<(), String> {
+fn check(passed: &Passed, asked: &Pass, span: u64) -> Result<(), String> {
+    match (passed, asked) {
+        (Passed::All(answer), Pass::All(asked)) => check_all(answer, asked.id, asked.space, span),
+        (Passed::Part(answer), Pass::Part(asked)) => check_part(answer, asked, span),
+        _ => Err("an answer about another part than was asked for".into()),
+    }
+}
+
+fn check_part(answer: &PartAnswer, asked: &PartRequest, span: u64) -> Result<(), String> {
+    if (answer.id, answer.space, answer.part) != (asked.id, asked.space, asked.part) {
+        return Err(format!(
+            "an answer to request {} about {:?} of {:?}",
+            answer.id, answer.part, answer.space
+        ));
+    }
+    if answer.fits(span) {
+        Ok(())
+    } else {
+        Err(format!("findings out of order, or beyond {span} pages"))
+    }
+}
+
+fn check_all(answer: &ScanAnswer, id: RequestId, space: Space, span: u64) -> Result<(), String> {
     if answer.id != id || answer.space != space {
         return Err(format!(
             "an answer to request {} about {:?}",
@@ -353,7 +377,7 @@ fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_proto::{ScanStats, VmId};
+    use terrace_proto::{Part, ScanStats, VmId};
 
     use super::*;
 
@@ -373,16 +397,57 @@ mod tests {
     fn only_answers_of_the_right_size_to_the_right_question_pass() {
         let (id, space) = (RequestId(1), Space::Guest(VmId(2)));
         let good = answer(1000);
-        assert_eq!(check(&good, id, space, 1000), Ok(()));
-        assert!(check(&good, RequestId(2), space, 1000).is_err());
-        assert!(check(&good, id, Space::Guest(VmId(3)), 1000).is_err());
-        assert!(check(&good, id, space, 1001).is_err());
+        assert_eq!(check_all(&good, id, space, 1000), Ok(()));
+        assert!(check_all(&good, RequestId(2), space, 1000).is_err());
+        assert!(check_all(&good, id, Space::Guest(VmId(3)), 1000).is_err());
+        assert!(check_all(&good, id, space, 1001).is_err());
         let mut bad = answer(1000);
         bad.written = Some(PageBitmap::new(999));
-        assert!(check(&bad, id, space, 1000).is_err());
+        assert!(check_all(&bad, id, space, 1000).is_err());
         let mut bad = answer(1000);
         bad.huge_leaf = PageBitmap::new(1);
-        assert!(check(&bad, id, space, 1000).is_err());
+        assert!(check_all(&bad, id, space, 1000).is_err());
+    }
+
+    #[test]
+    fn only_an_answer_about_the_part_that_was_asked_for_passes() {
+        let part = |index| Part::new(5, 2, index).unwrap();
+        let asked = PartRequest {
+            id: RequestId(1),
+            space: Space::Guest(VmId(2)),
+            part: part(3),
+            clear: true,
+            prune: false,
+            discover: false,
+        };
+        let good = PartAnswer {
+            id: asked.id,
+            space: asked.space,
+            part: asked.part,
+            words: Vec::new(),
+            huge: vec![0],
+            written: None,
+            stats: ScanStats::default(),
+        };
+        let is_taken = |answer: PartAnswer| {
+            check(
+                &Passed::Part(Box::new(answer)),
+                &Pass::Part(asked.clone()),
+                1000,
+            )
+            .is_ok()
+        };
+        assert!(is_taken(good.clone()));
+        let other = |change: &dyn Fn(&mut PartAnswer)| {
+            let mut answer = good.clone();
+            change(&mut answer);
+            answer
+        };
+        assert!(!is_taken(other(&|a| a.part = part(2))));
+        assert!(!is_taken(other(&|a| a.id = RequestId(2))));
+        assert!(!is_taken(other(&|a| a.huge = vec![1])));
+        let whole = Passed::All(Box::new(answer(1000)));
+        assert!(check(&whole, &Pass::Part(asked.clone()), 1000).is_err());
     }
 
     #[test]
@@ -397,7 +462,8 @@ mod tests {
         full.known = PageBitmap::full(1 << 16);
         full.accessed = full.known.clone();
         full.written = Some(full.known.clone());
-        let frame = terrace_proto::worker::encode(&Response::Scanned(Box::new(full))).unwrap();
+        let frame =
+            terrace_proto::worker::encode(&Response::Scanned(Passed::All(Box::new(full)))).unwrap();
         assert!(frame.len() <= answer_limit(1 << 16));
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use terrace_proto::worker::{MAX_FRAME, Request, Response};
-use terrace_proto::{Readings, ScanFailure, ScanRequest, Tick};
+use terrace_proto::{Pass, Readings, ScanFailure, Tick};
 
 use super::channel::{Channel, ChannelError};
 use super::guest::Guest;
@@ -82,11 +82,11 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
                 Err(reason) => Response::SearchFailed { reason },
             },
             Request::Scan {
-                request,
+                pass,
                 readings,
                 until,
                 writes,
-            } => scan(&mut guest, &request, &readings, until, writes),
+            } => scan(&mut guest, &pass, &readings, until, writes),
         };
         channel.send(&response, &[], None)?;
     }
@@ -95,16 +95,16 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
 
 fn scan(
     guest: &mut Guest,
-    request: &ScanRequest,
+    pass: &Pass,
     readings: &Readings,
     until: Tick,
     writes: bool,
 ) -> Response {
-    match guest.scan(request, readings, until, writes) {
-        Ok(answer) => Response::Scanned(Box::new(answer)),
+    match guest.scan(pass, readings, until, writes) {
+        Ok(passed) => Response::Scanned(passed),
         Err(reason) => Response::ScanFailed(ScanFailure {
-            id: request.id,
-            vm: request.space.vm(),
+            id: pass.id(),
+            vm: pass.space().vm(),
             reason,
             fatal: false,
         }),

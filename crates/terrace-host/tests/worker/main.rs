@@ -23,8 +23,8 @@ use terrace_host::vm::Vm;
 use terrace_host::worker::{WorkerCommand, WorkerError, WorkerHandle, run};
 use terrace_proto::worker::Withheld;
 use terrace_proto::{
-    Gpa, Hva, PAGE_SIZE, PageBitmap, PagingRegisters, Readings, Rearm, RequestId, ScanRequest,
-    Space, VmId,
+    Gpa, Hva, PAGE_SIZE, PageBitmap, PagingRegisters, Part, PartAnswer, PartRequest, Pass, Passed,
+    Readings, Rearm, RequestId, ScanRequest, Space, VmId,
 };
 use terrace_sys::monotonic_now;
 
@@ -66,6 +66,7 @@ fn tests() {
         tables_that_name_untouched_memory_allocate_none_of_it,
         a_forged_table_is_not_searched_for_without_kaslr,
         registers_that_are_too_old_start_no_walk,
+        parts_of_the_tables_are_scanned_alone,
         a_vcpu_that_ran_a_nested_guest_is_left_out,
         a_dead_worker_is_an_error_and_is_replaced,
         a_silent_worker_is_timed_out_and_killed,
@@ -364,17 +365,62 @@ fn a_vcpu_that_ran_a_nested_guest_is_left_out() {
     );
 }
 
+/// The parts of a draw, each cleared and read by itself: together they are the guest, and each page is in one of them.
+fn parts_of_the_tables_are_scanned_alone() {
+    let guest = Guest::new();
+    let mut worker = WorkerHandle::spawn(&command("worker")).unwrap();
+    worker.attach(&guest.memory, SECONDS).unwrap();
+    let mut scan = |part, clear| {
+        let request = PartRequest {
+            id: RequestId(3),
+            space: Space::Guest(VmId(1)),
+            part,
+            clear,
+            prune: false,
+            discover: false,
+        };
+        let until = monotonic_now().after(SECONDS);
+        match worker.scan(Pass::Part(request), vcpu(), until, false, SECONDS) {
+            Ok(Passed::Part(answer)) => *answer,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = Part::new(1, 2, 0).unwrap();
+    let parts: Vec<Part> = std::iter::successors(Some(first), |part| part.next()).collect();
+    let seen = |answers: &[PartAnswer]| {
+        let words = answers.iter().flat_map(|answer| &answer.words);
+        words.fold((0, 0), |(mapped, accessed), word| {
+            assert_eq!((word.at, mapped & word.mapped), (0, 0));
+            (mapped | word.mapped, accessed | word.accessed)
+        })
+    };
+    let cleared: Vec<_> = parts.iter().map(|part| scan(*part, true)).collect();
+    assert_eq!(seen(&cleared), (0x3ff << 20, 0x155 << 20));
+    let again: Vec<_> = parts.iter().map(|part| scan(*part, false)).collect();
+    assert_eq!(seen(&again), (0x3ff << 20, 0));
+}
+
 /// The worker is stopped between the registers and the walk, for longer than a guest takes to start anew.
 fn registers_that_are_too_old_start_no_walk() {
     let guest = Guest::new();
     let mut worker = WorkerHandle::spawn(&command("worker")).unwrap();
     worker.attach(&guest.memory, SECONDS).unwrap();
-    let mut scan = |until| worker.scan(request(Rearm::All, false), vcpu(), until, false, SECONDS);
+    let mut scan = |until| {
+        worker.scan(
+            Pass::All(request(Rearm::All, false)),
+            vcpu(),
+            until,
+            false,
+            SECONDS,
+        )
+    };
     let failure = scan(monotonic_now()).unwrap_err();
     let too_old =
         matches!(&failure, WorkerError::Scan(f) if f.reason.contains("too long ago") && !f.fatal);
     assert!(too_old, "{failure}");
-    let answer = scan(monotonic_now().after(SECONDS)).unwrap();
+    let Ok(Passed::All(answer)) = scan(monotonic_now().after(SECONDS)) else {
+        panic!("registers of now are believed");
+    };
     assert_eq!(
         pages(&answer.accessed),
         [20, 22, 24, 26, 28],

@@ -202,6 +202,7 @@ impl Record {
                 Event::GuestWalks(e) => body(EVENT + 32, e),
                 Event::GuestMoves(e) => body(EVENT + 33, e),
                 Event::GuestNodes(e) => body(EVENT + 34, e),
+                Event::ScannedPart(e) => body(EVENT + 35, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -215,6 +216,7 @@ impl Record {
                 Action::Protect(a) => body(ACTION + 8, a),
                 Action::Unprotect(a) => body(ACTION + 9, a),
                 Action::Collapse(a) => body(ACTION + 10, a),
+                Action::ScanPart(a) => body(ACTION + 11, a),
             },
             Self::Ranges(record) => record.encode(),
         }
@@ -228,7 +230,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 34;
+        const EVENT_LAST: u16 = EVENT + 35;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -266,7 +268,8 @@ impl Record {
                 31 => of(b, |e| Self::Event(Event::Collapsed(e))),
                 32 => of(b, |e| Self::Event(Event::GuestWalks(e))),
                 33 => of(b, |e| Self::Event(Event::GuestMoves(e))),
-                _ => of(b, |e| Self::Event(Event::GuestNodes(e))),
+                34 => of(b, |e| Self::Event(Event::GuestNodes(e))),
+                _ => of(b, |e| Self::Event(Event::ScannedPart(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -279,6 +282,7 @@ impl Record {
             0x208 => of(b, |a| Self::Action(Action::Protect(a))),
             0x209 => of(b, |a| Self::Action(Action::Unprotect(a))),
             0x20a => of(b, |a| Self::Action(Action::Collapse(a))),
+            0x20b => of(b, |a| Self::Action(Action::ScanPart(a))),
             _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
-    Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, Tick, TierId, VmId,
+    Action, Event, Gfn, PageCode, PartWord, Pass, PlacementReport, ScanStats, Tick, TierId, VmId,
 };
 
 use super::guest_moves::NamedPlans;
@@ -22,7 +22,7 @@ const REPORT_PAGES: u64 = 1 << 18;
 
 /// A piece of work that waits.
 enum Work {
-    Scan(ScanRequest),
+    Scan(Pass),
     Query(PlacementQuery),
     /// Ranking: the engine did it already, it takes its time here.
     Rank(VmId, u64),
@@ -71,7 +71,8 @@ impl Management {
             | Action::Collapse(_) => return,
             // Done by the vCPU that faulted.
             Action::Protect(_) | Action::Unprotect(_) => return,
-            Action::Scan(request) => Work::Scan(request),
+            Action::Scan(request) => Work::Scan(Pass::All(request)),
+            Action::ScanPart(request) => Work::Scan(Pass::Part(request)),
             Action::QueryPlacement(query) => Work::Query(query),
             Action::Move(plan) => {
                 let vm = &vms[position(plan.vm)];
@@ -128,13 +129,11 @@ impl Management {
 
     fn start(&mut self, work: Work, now: u64, vms: &mut [Vm], memory: &Memory) {
         self.running.push(match work {
-            Work::Scan(request) => {
-                let vm = &mut vms[position(request.space.vm())];
-                let (mut answer, ps) = scan::scan(vm, &request, memory.costs);
+            Work::Scan(pass) => {
+                let vm = &mut vms[position(pass.space().vm())];
+                let (event, ps) = self.scan(&pass, vm, memory);
                 vm.account.spent.track += ps;
-                answer.stats.elapsed_ns = ps / PS * self.scale;
-                answer.stats.cpu_ns = answer.stats.elapsed_ns;
-                Running::Timed(now + ps, vec![Event::Scanned(Box::new(answer))])
+                Running::Timed(now + ps, vec![event])
             }
             Work::Query(query) => {
                 let vm = &mut vms[position(query.vm)];
@@ -148,6 +147,25 @@ impl Management {
             }
             Work::Move(moving) => Running::Move(moving),
         });
+    }
+
+    fn scan(&self, pass: &Pass, vm: &mut Vm, memory: &Memory) -> (Event, u64) {
+        let timed = |stats: &mut ScanStats, ps: u64| {
+            stats.elapsed_ns = ps / PS * self.scale;
+            stats.cpu_ns = stats.elapsed_ns;
+        };
+        match pass {
+            Pass::All(request) => {
+                let (mut answer, ps) = scan::scan(vm, request, memory.costs);
+                timed(&mut answer.stats, ps);
+                (Event::Scanned(Box::new(answer)), ps)
+            }
+            Pass::Part(request) => {
+                let (mut answer, ps) = scan::scan_part(vm, request, memory.costs);
+                timed(&mut answer.stats, ps);
+                (Event::ScannedPart(Box::new(answer)), ps)
+            }
+        }
     }
 
     /// Bytes on the heap of the work that waits or is under way, without small values.
@@ -169,6 +187,10 @@ fn event_bytes(event: &Event) -> u64 {
             let written = answer.written.as_ref().map_or(0, |w| w.heap_bytes());
             let others = [&answer.known, &answer.accessed, &answer.huge_leaf];
             (others.iter().map(|b| b.heap_bytes()).sum::<usize>() + written) as u64
+        }
+        Event::ScannedPart(answer) => {
+            let written = answer.written.as_ref().map_or(0, |w| w.capacity() * 8);
+            (answer.words.capacity() * size_of::<PartWord>() + written) as u64
         }
         Event::Placement(report) => report.codes.capacity() as u64,
         _ => 0,

@@ -1,7 +1,9 @@
 //! Scans and their cost: by the live scanner on simulated tables, or of the second stage's bits.
 
 use terrace_core::policy::Observe;
-use terrace_proto::{PageBitmap, Rearm, ScanAnswer, ScanRequest, ScanStats};
+use terrace_proto::{
+    PageBitmap, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest, ScanStats,
+};
 
 use super::vm::Vm;
 use crate::base::number::low;
@@ -25,6 +27,19 @@ pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u
             (answer, ps)
         }
     }
+}
+
+/// Makes a scan of a part of the guest's tables; returns its answer and the time that it took, ps.
+pub fn scan_part(vm: &mut Vm, request: &PartRequest, costs: &Costs) -> (PartAnswer, u64) {
+    drop(vm.space.pml.take());
+    let (memory, paging) = vm.space.guest.memory();
+    let roots = [paging.root()];
+    let always = |_| true;
+    let answer = vm
+        .scanner
+        .scan_part(memory, paging, &roots, request, always);
+    let ps = leaves_ps(&answer.stats, costs);
+    (answer, ps)
 }
 
 fn guest_tables(vm: &mut Vm, request: &ScanRequest) -> ScanAnswer {

@@ -285,6 +285,7 @@ impl Simulation {
             Action::Collapse(_)
             | Action::LetGo(_)
             | Action::Scan(_)
+            | Action::ScanPart(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

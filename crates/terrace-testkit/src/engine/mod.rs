@@ -11,8 +11,8 @@ use terrace_core::{Engine, EngineConfig, Session};
 use terrace_proto::log::{Record, Start};
 use terrace_proto::{
     Action, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode,
-    PageResult, PageSize, PlacementReport, RamRange, Rearm, ScanAnswer, ScanRequest, ScanStats,
-    Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    PageResult, PageSize, PartAnswer, PartRequest, PartWord, PlacementReport, RamRange, Rearm,
+    ScanAnswer, ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
 };
 
 /// One second in ticks.
@@ -263,6 +263,11 @@ impl Host {
                     .scan(&request);
                 self.after(5_000_000, Event::Scanned(Box::new(answer)));
             }
+            Action::ScanPart(request) => {
+                let guest = self.guests.get_mut(&request.space.vm()).unwrap();
+                let answer = guest.scan_part(&request);
+                self.after(500_000, Event::ScannedPart(Box::new(answer)));
+            }
             Action::Move(plan) if self.slow.is_some() => self.slow.iter_mut().for_each(|slow| slow.push(plan.clone())),
             Action::Move(plan) => {
                 let report = self.migrate(&plan);
@@ -382,6 +387,48 @@ impl Guest {
         let there = data.iter().zip(&self.tier);
         let here = there.filter(|(data, tier)| **tier == 0 && data.is_some_and(&which));
         here.count() as u64
+    }
+
+    /// A part's leaf tables each map 512 pages in order.
+    fn scan_part(&mut self, request: &PartRequest) -> PartAnswer {
+        self.scans += 1;
+        let mut words = Vec::new();
+        for (at, bits) in (0_u32..).zip(self.accessed.chunks_mut(64)) {
+            if !request.part.has(Gfn(u64::from(at / 8))) {
+                continue;
+            }
+            let (mut mapped, mut accessed) = (0, 0);
+            for (i, bit) in bits.iter_mut().enumerate() {
+                let page = u64::from(at) * 64 + i as u64;
+                let data = match &self.data {
+                    Some(data) => data[usize::try_from(page).unwrap()],
+                    None => Some(page),
+                };
+                mapped |= u64::from(data.is_some()) << i;
+                *bit |= data.is_some_and(|data| (self.heat)(data, self.scans).0);
+                accessed |= u64::from(*bit && data.is_some()) << i;
+                *bit &= !request.clear;
+            }
+            words.push(PartWord {
+                at,
+                mapped,
+                accessed,
+            });
+        }
+        PartAnswer {
+            id: request.id,
+            space: request.space,
+            part: request.part,
+            stats: ScanStats {
+                leaves: words.len() as u64 * 64,
+                elapsed_ns: 400_000,
+                cpu_ns: self.cpu_ns / u64::from(request.part.count()),
+                ..ScanStats::default()
+            },
+            words,
+            huge: Vec::new(),
+            written: None,
+        }
     }
 
     fn scan(&mut self, request: &ScanRequest) -> ScanAnswer {

@@ -153,6 +153,7 @@ impl Daemon {
     pub fn handle(&mut self, event: Event) {
         let scanned = match &event {
             Event::Scanned(answer) => Some(answer.space.vm()),
+            Event::ScannedPart(answer) => Some(answer.space.vm()),
             _ => None,
         };
         let actions = self.session.hear(event);

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 
 use terrace_host::mover::Mover;
 use terrace_host::worker::WorkerStop;
-use terrace_proto::{Action, MovePlan};
+use terrace_proto::{Action, MovePlan, Pass};
 use terrace_sys::Process;
 
 pub use all::Executors;
@@ -111,7 +111,8 @@ impl Executor {
     pub fn act(&self, action: Action) {
         // A thread that ended has reported that by its last event.
         let _ = match action {
-            Action::Scan(request) => self.requests.send(ObserveRequest::Scan(request)).is_ok(),
+            Action::Scan(request) => self.observe(Pass::All(request)),
+            Action::ScanPart(request) => self.observe(Pass::Part(request)),
             Action::QueryPlacement(query) => {
                 self.requests.send(ObserveRequest::Placement(query)).is_ok()
             }
@@ -119,6 +120,10 @@ impl Executor {
             // The others are about sizes.
             _ => false,
         };
+    }
+
+    fn observe(&self, pass: Pass) -> bool {
+        self.requests.send(ObserveRequest::Scan(pass)).is_ok()
     }
 
     /// Ends moves at their next batch, or lets them continue.

@@ -7,7 +7,7 @@ use terrace_config::WriteSource;
 use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerStop;
-use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
+use terrace_proto::{Pass, Passed, ScanFailure};
 
 use super::context::{Context, given_up};
 use super::map_guard::MapGuard;
@@ -81,23 +81,24 @@ impl Observer {
     pub fn scan(
         &mut self,
         guard: &MapGuard,
-        request: ScanRequest,
+        pass: Pass,
         mut tell: impl FnMut(TrackingNews),
-    ) -> Result<ScanAnswer, ScanFailure> {
-        let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
+    ) -> Result<Passed, ScanFailure> {
+        let (id, vm, clearing) = (pass.id(), pass.space().vm(), pass.discovers());
         // The round began with a check of the whole map, when the nodes of its pages were queried.
-        let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
+        let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, pass));
         let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
         if clearing {
             let text = self.tracker.shortfall().map(str::to_owned);
             tell(TrackingNews::Shortfall(text));
         }
-        let mut answer = scanned?;
-        if let Some(source) = &mut self.soft_dirty {
-            let followed = guard.around(false, || source.follow(clearing, &mut answer));
+        let mut passed = scanned?;
+        // It finds the writes of whole rounds; the configuration allows it with no parts.
+        if let (Some(source), Passed::All(answer)) = (&mut self.soft_dirty, &mut passed) {
+            let followed = guard.around(false, || source.follow(clearing, answer));
             followed.map_err(|reason| given_up(id, vm, reason))?;
             tell(TrackingNews::Writes(source.text().to_owned()));
         }
-        Ok(answer)
+        Ok(passed)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use terrace_proto::action::PlacementQuery;
-use terrace_proto::{Event, ScanRequest, ScanSpent};
+use terrace_proto::{Event, Pass, Passed, ScanSpent};
 
 use super::context::{Context, caught, failed};
 use super::map_guard::MapGuard;
@@ -15,7 +15,7 @@ use crate::messages::Input;
 /// A request to the thread.
 pub enum ObserveRequest {
     /// A pass over the VM's pages.
-    Scan(ScanRequest),
+    Scan(Pass),
     /// A query for the places of the VM's pages.
     Placement(PlacementQuery),
 }
@@ -37,7 +37,7 @@ impl ObserverThread {
     pub fn run(mut self, queue: &Receiver<ObserveRequest>) {
         for request in queue {
             let events = match request {
-                ObserveRequest::Scan(request) => self.scan(request),
+                ObserveRequest::Scan(pass) => self.scan(pass),
                 ObserveRequest::Placement(query) => self.placement(query),
             };
             for event in events {
@@ -49,10 +49,10 @@ impl ObserverThread {
     }
 
     /// Scans; returns events with its cost and its outcome.
-    fn scan(&mut self, request: ScanRequest) -> Vec<Event> {
-        let vm = request.space.vm();
+    fn scan(&mut self, pass: Pass) -> Vec<Event> {
+        let vm = pass.space().vm();
         let before = self.observer.cpu_time();
-        let answer = self.answer(request);
+        let answer = self.answer(pass);
         let after = self.observer.cpu_time();
         let spent = before.zip(after).map(|(before, after)| {
             let cpu = after.saturating_sub(before).as_nanos();
@@ -64,8 +64,8 @@ impl ObserverThread {
         spent.into_iter().chain([answer]).collect()
     }
 
-    fn answer(&mut self, request: ScanRequest) -> Event {
-        let (id, vm) = (request.id, request.space.vm());
+    fn answer(&mut self, pass: Pass) -> Event {
+        let (id, vm) = (pass.id(), pass.space().vm());
         let Self {
             context,
             guard,
@@ -73,13 +73,14 @@ impl ObserverThread {
             ..
         } = self;
         let scanned = caught(|| {
-            observer.scan(guard, request, |news| {
+            observer.scan(guard, pass, |news| {
                 // Nobody listens while the daemon ends.
                 let _ = context.inbox.send(Input::Tracking(vm, news));
             })
         });
         match scanned {
-            Some(Ok(answer)) => Event::Scanned(Box::new(answer)),
+            Some(Ok(Passed::All(answer))) => Event::Scanned(answer),
+            Some(Ok(Passed::Part(answer))) => Event::ScannedPart(answer),
             Some(Err(failure)) => Event::ScanFailed(failure),
             None => failed(id, vm, "a defect of terraced: the scan panicked".into()),
         }

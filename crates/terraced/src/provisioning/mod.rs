@@ -337,6 +337,7 @@ impl Provisioning {
             }
             // The others are about pages.
             Action::Scan(_)
+            | Action::ScanPart(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

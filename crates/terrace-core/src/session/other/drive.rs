@@ -103,6 +103,8 @@ impl Driver {
                     vm.scan = Some(request);
                 }
             }
+            // Refused when the log was opened.
+            Record::Action(Action::ScanPart(_)) => {}
             // Its outcome comes as an event.
             Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
             // Sizes are no matter of the policy.
@@ -148,6 +150,8 @@ impl Driver {
             Event::Placement(report) => self.placement(at, &report),
             Event::Memory(memory) => self.memory(at, memory),
             Event::Scanned(answer) => self.scanned(at, &answer)?,
+            // Refused when the log was opened.
+            Event::ScannedPart(_) => {}
             Event::ScanFailed(failure) => self.scan_failed(at, &failure),
             Event::Moved(report) => {
                 if let Some(vm) = self.vm(report.vm) {
@@ -393,6 +397,8 @@ impl Driver {
                             vm.asked = OpenQuestion::Scan(request);
                         }
                     }
+                    // It was told to look at all memory at once.
+                    Action::ScanPart(_) => {}
                     Action::QueryPlacement(query) => {
                         if let Some(vm) = self.vm(query.vm) {
                             vm.asked = OpenQuestion::Placement(query.id);

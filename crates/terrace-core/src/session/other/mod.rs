@@ -141,6 +141,12 @@ pub enum Refused {
          tracker = \"page-tables\""
     )]
     Damon(String),
+    /// Its windows were not of the same time.
+    #[error(
+        "the log's rounds looked at {0} parts of memory in turn, and what their windows saw does not say what those of \
+         another policy would have seen: record with engine.scan_parts = 1"
+    )]
+    Parts(u16),
 }
 
 /// Replays a log with another policy.
@@ -149,6 +155,9 @@ pub enum Refused {
 /// If it cannot be read, or does not have what that takes.
 pub fn replay_with(input: impl Read, other: &Other) -> Result<ReplayReport, OtherError> {
     let (mut reader, config) = open(input)?;
+    if config.scan_parts > 1 {
+        return Err(Refused::Parts(config.scan_parts).into());
+    }
     let mut driver = drive::Driver::new(config, other)?;
     let mut records = 1;
     while let Some((at, record)) = reader.next_record().map_err(log)? {

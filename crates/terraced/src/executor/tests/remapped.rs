@@ -25,8 +25,8 @@ use terrace_host::worker::WorkerCommand;
 use terrace_proto::action::{PageMove, PlacementQuery};
 use terrace_proto::worker::{Request, Response, decode, encode};
 use terrace_proto::{
-    Event, Gfn, MovePlan, MoveReport, MoveStatus, PageBitmap, PlanId, Rearm, RequestId, ScanAnswer,
-    ScanRequest, ScanStats, Space, TierId, VmId,
+    Event, Gfn, MovePlan, MoveReport, MoveStatus, PageBitmap, Passed, PlanId, Rearm, RequestId,
+    ScanAnswer, ScanRequest, ScanStats, Space, TierId, VmId,
 };
 use terrace_sys::{Damon, SharedMapping};
 
@@ -248,7 +248,7 @@ impl Threads {
         let mut vm = machine.vm();
         let memory = Arc::new(vm.memory().unwrap());
         assert_eq!(memory.span_pages(), (HIGH >> 12) + 256);
-        let answer = Response::Scanned(Box::new(answer(memory.span_pages())));
+        let answer = Response::Scanned(Passed::All(Box::new(answer(memory.span_pages()))));
         fs::write(machine.path().join("answer"), encode(&answer).unwrap()).unwrap();
         let worker = worker(machine.path());
         let tables = GuestTables::attach(worker, Arc::clone(&memory), PATIENCE).unwrap();

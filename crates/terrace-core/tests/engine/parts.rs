@@ -1,0 +1,152 @@
+//! Rounds that look at parts of a VM's memory in turn.
+
+use terrace_core::session::other::{Other, OtherError, Refused, replay_with};
+use terrace_core::session::replay::replay;
+use terrace_core::{EngineConfig, PolicyChoice, PolicyName};
+use terrace_proto::log::Record;
+use terrace_proto::{
+    Action, Event, PartAnswer, PartRequest, PartWord, ScanStats, Space, Tick, VmId,
+};
+use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
+use terrace_testkit::engine::{Host, SECOND, spec};
+use terrace_testkit::log::written;
+
+use crate::in_rounds::{VM, actions, host_with, last, scans};
+
+const MS: u64 = 1_000_000;
+
+fn config(parts: u16) -> EngineConfig {
+    EngineConfig {
+        policy: PolicyName::Vtmm.into(),
+        scan_parts: parts,
+        window_ms: 20,
+        ..EngineConfig::default()
+    }
+}
+
+fn passes(host: &Host) -> Vec<(Tick, &PartRequest)> {
+    actions(host, |action| match action {
+        Action::ScanPart(request) => Some(request),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn each_part_has_the_windows_of_a_round_and_none_is_left_out() {
+    let mut host = host_with(config(4));
+    host.run_until(Tick(30 * SECOND));
+    assert!(scans(&host).is_empty(), "no pass is over all");
+    let passes = passes(&host);
+    assert_eq!(
+        passes.len(),
+        4 * 9,
+        "a clearing pass and eight windows each"
+    );
+    for (index, of_part) in passes.chunks(9).enumerate() {
+        for (number, (_, pass)) in of_part.iter().enumerate() {
+            assert_eq!((pass.part.index() as usize, pass.part.count()), (index, 4));
+            assert_eq!(pass.discover, (index, number) == (0, 0));
+            // The last window's bits are cleared by the next round.
+            assert_eq!(pass.clear, number < 8);
+        }
+        let windows = of_part.windows(2).map(|two| two[1].0.0 - two[0].0.0);
+        assert!(
+            windows
+                .into_iter()
+                .all(|ns| (20 * MS..25 * MS).contains(&ns))
+        );
+    }
+}
+
+#[test]
+fn a_hot_set_is_found_part_by_part() {
+    let mut host = host_with(config(8));
+    host.run_until(Tick(50 * SECOND));
+    let round = last(&host);
+    assert_eq!(round.scan.scans, 8 * 9);
+    assert_eq!(round.known_pages, PAGES);
+    assert_eq!((round.hot_pages, round.promoted_pages), (FAST, EXCHANGED));
+}
+
+#[test]
+fn another_round_draws_other_parts() {
+    let mut host = host_with(EngineConfig {
+        quiet_counter_max: 0,
+        ..config(4)
+    });
+    host.run_until(Tick(100 * SECOND));
+    let passes = passes(&host);
+    assert_eq!(passes.len(), 2 * 4 * 9);
+    assert_ne!(passes[0].1.part, passes[4 * 9].1.part);
+}
+
+#[test]
+fn a_log_by_parts_is_replayed_to_the_byte_and_with_no_other_policy() {
+    let mut host = host_with(config(4));
+    host.run_until(Tick(100 * SECOND));
+    let log = written(host.log());
+    let replayed = replay(&log[..]).unwrap();
+    assert_eq!(replayed.unrecorded_actions, 0);
+    assert!(replayed.actions > 36);
+    let other = Other {
+        policy: PolicyChoice::Named("fixed-threshold".into()),
+        window_ms: None,
+    };
+    match replay_with(&log[..], &other) {
+        Err(OtherError::Refused(Refused::Parts(4))) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_about_the_part_ends_the_round() {
+    let bad: [fn(&mut PartAnswer); 4] = [
+        |answer| answer.part = answer.part.next().unwrap(),
+        |answer| answer.words[0].at = u32::MAX,
+        |answer| answer.words[0].accessed = 1,
+        |answer| answer.huge = vec![9, 3],
+    ];
+    for change in bad {
+        let mut host = Host::new(config(4), &[PAGES, 4 * PAGES]);
+        host.arrive(spec(1, PAGES, FAST), Box::new(scattered));
+        let mut now = 0;
+        while !matches!(
+            host.log().last(),
+            Some((_, Record::Action(Action::ScanPart(_))))
+        ) {
+            now += MS / 10;
+            host.run_until(Tick(now));
+        }
+        let (_, pending) = passes(&host).pop().expect("a pass");
+        let mut answer = PartAnswer {
+            id: pending.id,
+            space: Space::Guest(VM),
+            part: pending.part,
+            words: vec![PartWord {
+                at: 0,
+                mapped: 2,
+                accessed: 0,
+            }],
+            huge: Vec::new(),
+            written: None,
+            stats: ScanStats::default(),
+        };
+        change(&mut answer);
+        let before = host.engine().vm(VM).unwrap().counters.malformed_answers;
+        host.after(0, Event::ScannedPart(Box::new(answer)));
+        host.run_until(Tick(now + MS));
+        let after = host.engine().vm(VM).unwrap().counters;
+        assert_eq!(after.malformed_answers, before + 1);
+        assert_eq!(after.rounds_abandoned, 1);
+    }
+}
+
+#[test]
+fn a_vm_that_goes_in_the_middle_leaves_nothing_behind() {
+    let mut host = host_with(config(4));
+    host.run_until(Tick(SECOND / 10));
+    host.after(0, Event::VmDeparted(VmId(1)));
+    host.run_until(Tick(2 * SECOND));
+    assert!(host.engine().vm(VM).is_none());
+}
