@@ -49,6 +49,28 @@ fn vm(scenario: &Scenario) -> VmResult {
     run(scenario).vms.remove(0)
 }
 
+#[test]
+fn parts_in_turn_find_the_hot_set_of_the_whole() {
+    let vm = |parts: u32, window_ms: u32| {
+        let keys = format!("[engine]\nscan_parts = {parts}\nwindow_ms = {window_ms}\n");
+        let text = format!(
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 512\nvcpus_per_vm = 4\n{keys}\
+             [[vm]]\nname = \"a\"\nfast = \"4GiB\"\nslow = \"8GiB\"\npolicy = \"vtmm\"\n\
+             workload = {{ {HOTSET} }}\n"
+        );
+        vm(&Scenario::parse(&text, "test", Path::new(".")).expect("a valid scenario"))
+    };
+    let (whole, parts) = (vm(1, 600), vm(4, 150));
+    assert_eq!(whole.rounds, parts.rounds);
+    assert!(parts.promoted_pages > 0);
+    assert!(
+        parts.fast_hit_ratio > whole.fast_hit_ratio - 0.02,
+        "{} instead of {}",
+        parts.fast_hit_ratio,
+        whole.fast_hit_ratio
+    );
+}
+
 fn off(a: f64, b: f64) -> f64 {
     (a / b - 1.0).abs()
 }

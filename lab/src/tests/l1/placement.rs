@@ -31,6 +31,11 @@ pub const TESTS: &[Test] = &[
         boot: Boot::L1(hot_lists_bring_hot_pages_into_fast_memory),
     },
     Test {
+        name: "hot_pages_are_found_part_by_part",
+        needs: Needs::Product,
+        boot: Boot::L1(hot_pages_are_found_part_by_part),
+    },
+    Test {
         name: "daemon_cannot_open_the_truth_channel",
         needs: Needs::Nothing,
         boot: Boot::L1(daemon_cannot_open_the_truth_channel),
@@ -118,6 +123,33 @@ fn hot_lists_bring_hot_pages_into_fast_memory(lab: &mut Lab) -> Result<()> {
     ensure!(
         reasons.contains("sub-epochs of 100 ms"),
         "the policy is not shown: {reasons}"
+    );
+    lab.expect_intact(VM)
+}
+
+/// The guest's tables are looked at in four parts, one after the other; each pass reads a part and writes to nothing else.
+fn hot_pages_are_found_part_by_part(lab: &mut Lab) -> Result<()> {
+    let before = lab.hot_on_fast(VM)?;
+    ensure!(
+        before.fast == 0,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.start_daemon(Setup {
+        engine: "scan_parts = 4\nwindow_ms = 300",
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        lab.converges_within_rounds(VM, 3)?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    let shown = lab.check(&format!("terrace show {VM} --json"))?;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
+    let scans = &shown["last_round"]["scans"];
+    ensure!(
+        scans
+            .as_u64()
+            .is_some_and(|scans| scans.is_multiple_of(4 * 9)),
+        "a round of four parts has {scans} passes"
     );
     lab.expect_intact(VM)
 }
