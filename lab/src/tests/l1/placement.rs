@@ -3,7 +3,7 @@
 //! The guest reports which of its pages are hot (by its pagemap, over a channel that the daemon cannot open); L1's
 //! kernel reports where they are (`move_pages`), asked by a program of the lab's own.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::control::daemon::{Setup, VM};
 use crate::control::lab::Lab;
@@ -144,7 +144,8 @@ fn hot_pages_are_found_part_by_part(lab: &mut Lab) -> Result<()> {
     );
     let shown = lab.check(&format!("terrace show {VM} --json"))?;
     let shown: serde_json::Value = serde_json::from_str(&shown)?;
-    let scans = &shown["last_round"]["scans"];
+    let last = shown["history"].as_array().and_then(|all| all.last());
+    let scans = &last.context("a round that ended")?["scans"];
     ensure!(
         scans
             .as_u64()
