@@ -54,6 +54,7 @@ pub(crate) struct RawBalance {
     pub(crate) cache_percent: u8,
     #[serde(deserialize_with = "wording::ms")]
     pub(crate) age_window_ms: u64,
+    pub(crate) age_sample: u16,
     #[serde(deserialize_with = "wording::percent")]
     pub(crate) shrink_percent: u8,
     pub(crate) least_shrink: ByteSize,
@@ -92,6 +93,7 @@ impl Default for RawBalance {
             dead_band_percent: arbiter.dead_band_percent,
             cache_percent: arbiter.cache_percent,
             age_window_ms: arbiter.age_window_ms,
+            age_sample: arbiter.age_sample,
             shrink_percent: arbiter.shrink_percent,
             least_shrink: ByteSize(arbiter.least_shrink_bytes),
             cycle_ms: arbiter.cycle_ms,
@@ -152,6 +154,7 @@ impl RawBalance {
             dead_band_percent: self.dead_band_percent,
             cache_percent: self.cache_percent,
             age_window_ms: self.age_window_ms,
+            age_sample: self.age_sample,
             shrink_percent: self.shrink_percent,
             least_shrink_bytes: self.least_shrink.as_u64(),
             cycle_ms: self.cycle_ms,

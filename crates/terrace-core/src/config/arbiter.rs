@@ -51,6 +51,9 @@ pub struct ArbiterConfig {
     /// Length of a window in which the ages of a live VM's memory are scanned while one that shares memory swaps, ms: 5 s (our
     /// choice). Scans that cost more than they may come less often. 0: none. 0 to 60,000.
     pub age_window_ms: u64,
+    /// One in how many of a guest's leaf tables these scans read: 1, all of them. A power of two, up to 1024. What a sample finds
+    /// stands for as many times as much.
+    pub age_sample: u16,
     /// A change below this share of a VM's size is not made, percent: 2 (our choice). 0 to 50.
     pub dead_band_percent: u8,
     /// Time before a VM that shrank grows again or the other way round, ms: 10 s (our choice).
@@ -105,6 +108,7 @@ impl Default for ArbiterConfig {
             least_shrink_bytes: 64 << 20,
             cache_percent: 2,
             age_window_ms: 5_000,
+            age_sample: 1,
             dead_band_percent: 2,
             turn_ms: 10_000,
             valley_ms: 60_000,
@@ -127,6 +131,11 @@ impl Default for ArbiterConfig {
 }
 
 impl ArbiterConfig {
+    /// Binary logarithm of [`Self::age_sample`].
+    pub(crate) fn sample_shift(&self) -> u8 {
+        u8::try_from(self.age_sample.trailing_zeros()).unwrap_or(0)
+    }
+
     /// Whether it says how much memory there is.
     pub(crate) fn names_capacity(&self) -> bool {
         self.capacity_bytes > 0 || !self.capacity_tiers_bytes.is_empty()

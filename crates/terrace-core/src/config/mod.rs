@@ -287,14 +287,7 @@ impl EngineConfig {
     fn validate_monitoring(&self) -> Result<(), ConfigError> {
         within("window_ms", self.window_ms, 1..=MAX_MS)?;
         within("windows", self.windows, 1..=30)?;
-        within("scan_parts", self.scan_parts, 1..=1024)?;
-        if !self.scan_parts.is_power_of_two() {
-            return Err(ConfigError::Range {
-                key: "scan_parts".into(),
-                value: self.scan_parts.to_string(),
-                allowed: "a power of two from 1 to 1024".into(),
-            });
-        }
+        power_of_two("scan_parts", self.scan_parts)?;
         within("max_level", self.max_level, 1..=7)?;
         within("period_ms", self.period_ms, 1..=MAX_MS)?;
         within("huge_period_ms", self.huge_period_ms, 1..=MAX_MS)?;
@@ -361,6 +354,7 @@ impl EngineConfig {
         within("arbiter.dead_band_percent", dead_band, 0..=50)?;
         within("arbiter.cache_percent", arbiter.cache_percent, 0..=10)?;
         within("arbiter.age_window_ms", arbiter.age_window_ms, 0..=60_000)?;
+        power_of_two("arbiter.age_sample", arbiter.age_sample)?;
         within("arbiter.turn_ms", arbiter.turn_ms, 0..=MAX_MS)?;
         within("arbiter.valley_ms", arbiter.valley_ms, 0..=MAX_MS)?;
         within("arbiter.relief_ms", arbiter.relief_ms, 0..=250_000)?;
@@ -396,6 +390,17 @@ impl EngineConfig {
             1 << 20..=1 << 50,
         )
     }
+}
+
+fn power_of_two(key: &str, value: u16) -> Result<(), ConfigError> {
+    if value.is_power_of_two() && value <= 1024 {
+        return Ok(());
+    }
+    Err(ConfigError::Range {
+        key: key.into(),
+        value: value.to_string(),
+        allowed: "a power of two from 1 to 1024".into(),
+    })
 }
 
 fn within(

@@ -6,17 +6,21 @@
 //! A scan clears accessed bits, as each pass of a round does: both are of the engine, so the bits have one owner. A round
 //! begins with a pass that clears them all, and what its windows saw counts as one window here. The first scan after it
 //! only clears.
+//!
+//! Scans may be of a sample: the same leaf tables in each, drawn when the scans of a VM began. What it finds stands for as many times as
+//! much; no page moves by it.
 
 use std::time::Duration;
 
 use terrace_proto::{
-    Action, PAGE_SIZE, PAGES_PER_HUGE, Rearm, RequestId, ScanAnswer, ScanRequest, Space, Tick,
+    Action, PAGE_SIZE, PAGES_PER_HUGE, Part, PartAnswer, PartRequest, PartWord, Rearm, RequestId,
+    ScanAnswer, ScanRequest, ScanStats, Space, Tick,
 };
 
 use super::Shared;
 use super::rounds::Phase;
 use super::vm::Vm;
-use crate::config::ArbiterConfig;
+use crate::config::{ArbiterConfig, EngineConfig};
 use crate::demand::{Aged, Ages, Curve};
 use crate::policy::Observe;
 
@@ -27,6 +31,8 @@ const FEW_PER_S: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct AgeScans {
     ages: Ages,
+    /// The sample that is scanned; `None`: all memory.
+    sample: Option<Part>,
     /// The scan that is not answered yet, and when it was asked for.
     asked: Option<(RequestId, Tick)>,
     /// When the next one comes.
@@ -46,9 +52,10 @@ pub(crate) struct AgeScans {
 }
 
 impl AgeScans {
-    fn new(now: Tick) -> Self {
+    fn new(now: Tick, sample: Option<Part>) -> Self {
         Self {
             ages: Ages::fading(),
+            sample,
             asked: None,
             due: now,
             phase: now,
@@ -58,6 +65,11 @@ impl AgeScans {
             found: (0, 0),
             mapped: (0, 0),
         }
+    }
+
+    /// Number of times that what was found is there.
+    fn stands_for(&self) -> u64 {
+        self.sample.map_or(1, |part| part.count().into())
     }
 
     /// Forgets what was found in another phase than the one that began then.
@@ -91,6 +103,7 @@ impl AgeScans {
         // A miss of a block is one of each page of it that is used.
         let pages_milli = u128::from(self.span_ns) * u128::from(FEW_PER_S) / 1_000_000;
         let milli = pages_milli * u128::from(self.found.1) / u128::from(self.found.0.max(1));
+        let milli = milli / u128::from(self.stands_for());
         u64::try_from(milli).unwrap_or(u64::MAX)
     }
 
@@ -103,7 +116,8 @@ impl AgeScans {
         let needed = u64::from(self.ages.needed(self.few_milli()));
         let bytes = |blocks: u64| {
             let bytes = u128::from(blocks) * u128::from(pages) * u128::from(PAGE_SIZE)
-                / u128::from(self.mapped.1);
+                / u128::from(self.mapped.1)
+                * u128::from(self.stands_for());
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         Some(Aged {
@@ -115,9 +129,11 @@ impl AgeScans {
 
     /// The curve of all windows so far, in blocks of 2 MiB; its misses are of pages.
     pub fn curve(&self) -> Curve {
-        let block = PAGES_PER_HUGE * PAGE_SIZE;
+        // A block of a sample is as far away as all that it stands for, and is missed as often.
+        let times = self.stands_for();
+        let block = PAGES_PER_HUGE * PAGE_SIZE * times;
         let of_each = self.found.0 / self.found.1.max(1);
-        self.ages.faded(block, of_each.max(1), self.span_ns)
+        self.ages.faded(block, of_each.max(1) * times, self.span_ns)
     }
 
     /// Bytes on the heap.
@@ -126,9 +142,41 @@ impl AgeScans {
     }
 }
 
+/// The findings of an age scan.
+struct Seen {
+    /// Pages that programs of the guest map, and the blocks that they are of.
+    mapped: (u64, u64),
+    /// Blocks with accessed pages, and how many these are.
+    found: Vec<(u32, u64)>,
+}
+
+/// Pages and blocks of a list of blocks.
+fn summed(blocks: impl Iterator<Item = (u32, u64)>) -> (u64, u64) {
+    blocks.fold((0, 0), |(pages, blocks), (_, n)| (pages + n, blocks + 1))
+}
+
+/// Blocks of 2 MiB of which a part's answer has pages, and how many these are.
+fn of_blocks(
+    answer: &PartAnswer,
+    pages: impl Fn(&PartWord) -> u64,
+) -> impl Iterator<Item = (u32, u64)> {
+    let blocks = answer.words.chunk_by(|a, b| a.at / 8 == b.at / 8);
+    blocks.filter_map(move |words| {
+        let count = |word| u64::from(pages(word).count_ones());
+        let sum: u64 = words.iter().map(count).sum();
+        (sum > 0).then_some((words[0].at / 8, sum))
+    })
+}
+
 impl Vm {
     /// Begins or ends the age scans of this VM. `phase`: when its present phase began.
-    pub fn follow_ages(&mut self, now: Tick, wanted: bool, phase: Option<Tick>) {
+    pub fn follow_ages(
+        &mut self,
+        now: Tick,
+        wanted: bool,
+        phase: Option<Tick>,
+        config: &EngineConfig,
+    ) {
         let scans = matches!(
             self.policy.observe,
             Observe::GuestScan | Observe::GuestScanPlain | Observe::PmlLog | Observe::EptScan
@@ -136,7 +184,15 @@ impl Vm {
         let wanted = wanted && scans && !self.unmapped && self.rounds.is_scheduled();
         match (&mut self.observer.ages, wanted) {
             (ages @ None, true) => {
-                *ages = Some(Box::new(AgeScans::new(now)));
+                let of_tables = matches!(
+                    self.policy.observe,
+                    Observe::GuestScan | Observe::GuestScanPlain
+                );
+                let shift = config.arbiter.sample_shift();
+                // Another sample each time, so that no page is never looked at.
+                let seed = config.random_seed ^ u64::from(self.id.0) << 32 ^ now.0;
+                let sample = (of_tables && shift > 0).then(|| Part::new(seed, shift, 0).ok());
+                *ages = Some(Box::new(AgeScans::new(now, sample.flatten())));
             }
             (ages @ Some(_), false) => *ages = None,
             (Some(ages), true) => ages.follow_phase(phase.unwrap_or(Tick(0))),
@@ -159,13 +215,24 @@ impl Vm {
         }
         let id = shared.request();
         ages.asked = Some((id, now));
-        shared.act(Action::Scan(ScanRequest {
-            id,
-            space: Space::Guest(self.id),
-            rearm: Rearm::All,
-            prune: ages.since.is_some(),
-            discover: false,
-        }));
+        let (space, prune) = (Space::Guest(self.id), ages.since.is_some());
+        shared.act(match ages.sample {
+            Some(part) => Action::ScanPart(PartRequest {
+                id,
+                space,
+                part,
+                clear: true,
+                prune,
+                discover: false,
+            }),
+            None => Action::Scan(ScanRequest {
+                id,
+                space,
+                rearm: Rearm::All,
+                prune,
+                discover: false,
+            }),
+        });
     }
 
     /// When [`Self::advance_ages`] has something to do.
@@ -183,35 +250,70 @@ impl Vm {
 
     /// Takes in the answer to an age scan; `false`: it is of another one.
     pub fn aged(&mut self, now: Tick, answer: &ScanAnswer, shared: &mut Shared) -> bool {
-        let asked = self.observer.ages.as_ref().and_then(|ages| ages.asked);
-        let Some((_, at)) = asked.filter(|(id, _)| *id == answer.id) else {
+        let Some((at, sample)) = self.asked_for_ages(answer.id) else {
             return false;
         };
-        let fits = self.fits(answer);
-        if !fits {
+        let seen = (sample.is_none() && self.fits(answer)).then(|| Seen {
+            mapped: summed(answer.known.blocks()),
+            found: answer.accessed.blocks().collect(),
+        });
+        self.end_age_window(now, at, &answer.stats, seen, shared);
+        true
+    }
+
+    /// Takes in the answer to a scan of a sample; `false`: it is of a round.
+    pub fn aged_part(&mut self, now: Tick, answer: &PartAnswer, shared: &mut Shared) -> bool {
+        let Some((at, sample)) = self.asked_for_ages(answer.id) else {
+            return false;
+        };
+        let fits = sample == Some(answer.part)
+            && answer.space == Space::Guest(self.id)
+            && answer.fits(self.pages.ram().span_pages());
+        let seen = fits.then(|| Seen {
+            mapped: summed(of_blocks(answer, |word| word.mapped)),
+            found: of_blocks(answer, |word| word.accessed).collect(),
+        });
+        self.end_age_window(now, at, &answer.stats, seen, shared);
+        true
+    }
+
+    /// When the age scan with that request was asked for, and its sample; `None` if none has it.
+    fn asked_for_ages(&self, id: RequestId) -> Option<(Tick, Option<Part>)> {
+        let ages = self.observer.ages.as_ref()?;
+        let (_, at) = ages.asked.filter(|(asked, _)| *asked == id)?;
+        Some((at, ages.sample))
+    }
+
+    /// Ends a window; `seen` is `None` if the answer cannot be about this VM.
+    fn end_age_window(
+        &mut self,
+        now: Tick,
+        at: Tick,
+        stats: &ScanStats,
+        seen: Option<Seen>,
+        shared: &mut Shared,
+    ) {
+        if seen.is_none() {
             self.history.counters.malformed_answers += 1;
         }
-        let cost = self.bill_pass(answer.stats.cpu_ns, false, shared);
+        let cost = self.bill_pass(stats.cpu_ns, false, shared);
         let window = Duration::from_millis(shared.config.arbiter.age_window_ms);
         let (affordable, _) = self.affordable(cost, shared);
-        let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(at);
+        let began = Tick(now.0.saturating_sub(stats.elapsed_ns)).max(at);
         if let Some(ages) = &mut self.observer.ages {
             ages.asked = None;
             ages.due = began.after(window.max(affordable));
             let since = ages.since.replace(began);
-            if !fits {
+            let Some(seen) = seen else {
                 ages.since = None;
-            } else if let Some(since) = since {
-                ages.mapped = answer
-                    .known
-                    .blocks()
-                    .fold((0, 0), |(pages, blocks), (_, n)| (pages + n, blocks + 1));
-                let found: Vec<(u32, u64)> = answer.accessed.blocks().collect();
+                return;
+            };
+            if let Some(since) = since {
+                ages.mapped = seen.mapped;
                 let fade = ArbiterConfig::ns(shared.config.arbiter.valley_ms);
-                ages.end_window(began.0.saturating_sub(since.0), &found, fade);
+                ages.end_window(began.0.saturating_sub(since.0), &seen.found, fade);
             }
         }
-        true
     }
 
     /// Takes in what the windows of the round that ends saw.
@@ -226,6 +328,10 @@ impl Vm {
         };
         // A scan that is not answered yet is of before the round.
         (ages.asked, ages.since) = (None, None);
+        // What all pages did says nothing of the sample's: its blocks are of some tables, and the round's are of all.
+        if ages.sample.is_some() {
+            return;
+        }
         let counts = self.pages.reads.chunks(per_block);
         let counts = counts.zip(self.pages.writes.chunks(per_block)).enumerate();
         let found = counts.filter_map(|(block, (reads, writes))| {

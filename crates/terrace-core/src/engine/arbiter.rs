@@ -189,7 +189,12 @@ impl Engine {
         let is_over = until <= now;
         for (id, vm) in &mut self.vms {
             let wanted = !is_over && self.arbiter.shares(*id);
-            vm.follow_ages(now, wanted, self.arbiter.phase_since(*id));
+            vm.follow_ages(
+                now,
+                wanted,
+                self.arbiter.phase_since(*id),
+                &self.shared.config,
+            );
         }
         if is_over {
             self.ages_until = None;

@@ -83,6 +83,9 @@ impl Vm {
 
     /// Takes in what a pass over a part found.
     pub fn scanned_part(&mut self, now: Tick, answer: &PartAnswer, shared: &mut Shared) {
+        if self.aged_part(now, answer, shared) {
+            return;
+        }
         let Some((window, since)) = self.pass_under_way(answer.id) else {
             self.history.counters.stale_answers += 1;
             return;

@@ -1,14 +1,17 @@
 //! Scans of ages between rounds, while a VM that shares memory swaps.
 
 use crate::in_rounds::scans;
+use crate::parts::passes;
 use terrace_core::arbiter::{ArbiterConfig, Rule};
 use terrace_core::demand::Aged;
+use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyName};
 use terrace_proto::{
-    Event, GuestMemory, GuestWalks, MemoryRights, PAGE_SIZE, ProviderId, Rearm, ScanRequest, Tick,
-    VmId,
+    Event, Gfn, GuestMemory, GuestWalks, MemoryRights, PAGE_SIZE, ProviderId, Rearm, ScanRequest,
+    Tick, VmId,
 };
 use terrace_testkit::engine::{Host, SECOND, spec};
+use terrace_testkit::log::written;
 
 const MIB: u64 = 1 << 20;
 /// Pages of the VM: 32 blocks, 8 of them in use.
@@ -125,6 +128,47 @@ fn memory_that_programs_do_not_use_is_found_by_its_age() {
     let before = of_ages(&host).len();
     host.run_until(Tick(2000 * SECOND));
     assert_eq!((of_ages(&host).len(), aged(&host)), (before, None));
+}
+
+#[test]
+fn a_sample_of_the_tables_stands_for_all() {
+    let mut host = host(
+        PolicyName::Vtmm,
+        ArbiterConfig {
+            age_sample: 4,
+            ..live()
+        },
+    );
+    (70..300).for_each(|second| swaps(&mut host, second));
+    assert!(of_ages(&host).is_empty());
+    let sampled: Vec<_> = passes(&host)
+        .iter()
+        .map(|(_, pass)| (*pass).clone())
+        .collect();
+    assert!((30..=48).contains(&sampled.len()), "{}", sampled.len());
+    let part = sampled[0].part;
+    assert_eq!(part.count(), 4);
+    assert!(
+        sampled
+            .iter()
+            .all(|pass| pass.part == part && pass.clear && !pass.discover)
+    );
+    assert!(!sampled[0].prune && sampled[1].prune);
+    let blocks = |pages: u64| {
+        (0..pages / 512)
+            .filter(|block| part.has(Gfn(*block)))
+            .count() as u64
+    };
+    let seen = aged(&host).unwrap();
+    let bytes = |blocks: u64| blocks * 4 * 512 * PAGE_SIZE;
+    assert_eq!(seen.mapped_bytes, bytes(blocks(PAGES)));
+    assert_eq!(seen.unused_bytes, bytes(blocks(PAGES) - blocks(USED)));
+    assert!(
+        blocks(USED) > 0 && blocks(PAGES) > blocks(USED),
+        "the seed says something"
+    );
+    let log = written(host.log());
+    assert_eq!(replay(&log[..]).unwrap().unrecorded_actions, 0);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn config(parts: u16) -> EngineConfig {
     }
 }
 
-fn passes(host: &Host) -> Vec<(Tick, &PartRequest)> {
+pub fn passes(host: &Host) -> Vec<(Tick, &PartRequest)> {
     actions(host, |action| match action {
         Action::ScanPart(request) => Some(request),
         _ => None,
