@@ -338,5 +338,7 @@ fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
     let of = |leaf: &Leaf| (u128::from(leaf.count), u128::from(leaf.range.pages()));
     let ((a, a_pages), (b, b_pages)) = (of(a), of(b));
     let (x, y) = (a * b_pages, b * a_pages);
-    x > y && (x - y) * (x - y) > 16 * (x * b_pages + y * a_pages)
+    // A square of more than 128 bits is more than any variance here.
+    let square = |difference: u128| difference.checked_mul(difference).unwrap_or(u128::MAX);
+    x > y && square(x - y) > 16 * (x * b_pages + y * a_pages)
 }

@@ -86,15 +86,20 @@ pub(crate) struct Units<'a> {
     pub(crate) degrees: &'a [u8],
 }
 
+/// What is noted of each unit of a block. It starts a line: vectors that cross lines are slow, more so if they are read again
+/// at once.
+#[repr(align(64))]
+pub(crate) struct Notes<T>(pub(crate) [T; BLOCK]);
+
 /// Degrees of one block's units.
 pub(crate) struct BlockRanks {
-    degrees: [u8; BLOCK],
+    degrees: Notes<u8>,
 }
 
 impl BlockRanks {
     pub(crate) fn new() -> Self {
         Self {
-            degrees: [0; BLOCK],
+            degrees: Notes([0; BLOCK]),
         }
     }
 
@@ -109,7 +114,7 @@ impl BlockRanks {
     ) -> Ranked<'a> {
         let end = (start + BLOCK).min(pages.flags.len());
         let places = &pages.flags[start..end];
-        let degrees = &mut self.degrees[..places.len()];
+        let degrees = &mut self.degrees.0[..places.len()];
         by.rank(pages, round, start..end, degrees);
         let huge = places[0] & flags::HUGE != 0 && pages.ram().unit() == PageSize::Base;
         if huge && places.len() == BLOCK {
@@ -146,7 +151,7 @@ impl Histogram {
         // Several tables in turn: equal keys in a row would wait for each other's increment.
         let mut tables = vec![[0_u32; TABLE]; TABLES];
         let mut ranks = BlockRanks::new();
-        let (mut classes, mut keys) = ([0; BLOCK], [0; BLOCK]);
+        let (mut classes, mut keys) = (Notes([0; BLOCK]), Notes([0; BLOCK]));
         for start in (0..pages.units()).step_by(BLOCK) {
             match ranks.rank(pages, by, round, start) {
                 Ranked::Whole { place, degree } => {
@@ -155,11 +160,11 @@ impl Histogram {
                 }
                 Ranked::Units(Units { places, degrees }) => {
                     // Bytes apart from their pairs: sixteen at a time, not eight.
-                    for (slot, place) in classes.iter_mut().zip(places) {
+                    for (slot, place) in classes.0.iter_mut().zip(places) {
                         *slot = class(*place);
                     }
-                    let keys = &mut keys[..places.len()];
-                    for ((slot, class), degree) in keys.iter_mut().zip(&classes).zip(degrees) {
+                    let keys = &mut keys.0[..places.len()];
+                    for ((slot, class), degree) in keys.iter_mut().zip(&classes.0).zip(degrees) {
                         *slot = u16::from_le_bytes([*degree, *class]);
                     }
                     count(keys, &mut tables);

@@ -12,7 +12,7 @@ mod random;
 mod threshold;
 
 pub use histogram::Histogram;
-pub(crate) use histogram::{BlockRanks, MAY_MOVE, Rank, Ranked, Units, movable_place};
+pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub(crate) use threshold::lowest as lowest_threshold;

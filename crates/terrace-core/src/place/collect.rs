@@ -7,7 +7,7 @@
 use terrace_proto::TierId;
 
 use super::{Flow, Quotas};
-use crate::estimate::{BlockRanks, DEGREES, MAY_MOVE, Rank, Ranked, Units, movable_place};
+use crate::estimate::{BlockRanks, DEGREES, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
 use crate::pages::{BLOCK, Pages, flags};
 
 /// No unit: a place that a huge block left empty.
@@ -138,10 +138,10 @@ impl Lanes {
 
     /// Marks the units of a block that may move: 1 for each that does, else 0.
     #[inline]
-    fn mark(&self, units: Units, marks: &mut [u8; BLOCK]) {
-        marks.fill(0);
+    fn mark(&self, units: Units, marks: &mut Notes<u8>) {
+        marks.0.fill(0);
         for moving in &self.moving {
-            for ((mark, place), degree) in marks.iter_mut().zip(units.places).zip(units.degrees) {
+            for ((mark, place), degree) in marks.0.iter_mut().zip(units.places).zip(units.degrees) {
                 let is_there = place & MAY_MOVE == moving.place;
                 let is_within = degree.wrapping_sub(moving.first) <= moving.span;
                 *mark |= u8::from(is_there) & u8::from(is_within);
@@ -172,8 +172,8 @@ impl Lanes {
 
     /// Offers the units of a block that are marked.
     #[inline]
-    fn offer_marked(&mut self, first: u32, units: Units, marks: &[u8; BLOCK]) {
-        for (word, marks) in (first..).step_by(64).zip(marks.as_chunks::<64>().0) {
+    fn offer_marked(&mut self, first: u32, units: Units, marks: &Notes<u8>) {
+        for (word, marks) in (first..).step_by(64).zip(marks.0.as_chunks::<64>().0) {
             let mut left = bits(marks);
             while left != 0 {
                 let unit = word + left.trailing_zeros();
@@ -201,7 +201,7 @@ pub(super) fn collect(pages: &Pages, by: impl Rank, round: u64, quotas: &Quotas)
     let tiers = usize::from(pages.tiers());
     let mut lanes = Lanes::new(quotas, tiers);
     let mut ranks = BlockRanks::new();
-    let mut marks = [0; BLOCK];
+    let mut marks = Notes([0; BLOCK]);
     for (start, first) in (0..pages.units())
         .step_by(BLOCK)
         .zip((0_u32..).step_by(BLOCK))
