@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use terrace_proto::PageSize;
 
+use super::spans::Spans;
 use super::{DEGREES, Estimator};
 use crate::pages::{BLOCK, Pages, flags};
 
@@ -143,11 +144,23 @@ impl Histogram {
     /// Counts the units of a VM in one pass.
     #[must_use]
     pub fn tally(pages: &Pages, estimator: Estimator, round: u64) -> Self {
-        Self::tally_by(pages, estimator, round)
+        Self::tally_by(pages, estimator, round, |_, _| {})
     }
 
-    /// The same by any ranking.
-    pub(crate) fn tally_by(pages: &Pages, by: impl Rank, round: u64) -> Self {
+    /// The same by any ranking, and between which degrees the units of each block lie.
+    pub(crate) fn with_spans(pages: &Pages, by: impl Rank, round: u64) -> (Self, Spans) {
+        let mut spans = Spans::new(pages);
+        let note = |classes: &[u8], degrees: &[u8]| spans.note(classes, degrees);
+        (Self::tally_by(pages, by, round, note), spans)
+    }
+
+    /// The same, with classes and degrees of each block handed on.
+    fn tally_by(
+        pages: &Pages,
+        by: impl Rank,
+        round: u64,
+        mut note: impl FnMut(&[u8], &[u8]),
+    ) -> Self {
         // Several tables in turn: equal keys in a row would wait for each other's increment.
         let mut tables = vec![[0_u32; TABLE]; TABLES];
         let mut ranks = BlockRanks::new();
@@ -155,7 +168,9 @@ impl Histogram {
         for start in (0..pages.units()).step_by(BLOCK) {
             match ranks.rank(pages, by, round, start) {
                 Ranked::Whole { place, degree } => {
-                    let key = u16::from_le_bytes([degree, class(place)]);
+                    let class = class(place);
+                    note(&[class], &[degree]);
+                    let key = u16::from_le_bytes([degree, class]);
                     tables[0][usize::from(key)] += 512;
                 }
                 Ranked::Units(Units { places, degrees }) => {
@@ -163,6 +178,7 @@ impl Histogram {
                     for (slot, place) in classes.0.iter_mut().zip(places) {
                         *slot = class(*place);
                     }
+                    note(&classes.0[..places.len()], degrees);
                     let keys = &mut keys.0[..places.len()];
                     for ((slot, class), degree) in keys.iter_mut().zip(&classes.0).zip(degrees) {
                         *slot = u16::from_le_bytes([*degree, *class]);
@@ -213,6 +229,13 @@ fn count(keys: &[u16], tables: &mut [[u32; TABLE]]) {
         return;
     };
     let (eights, rest) = keys.as_chunks::<TABLES>();
+    // Memory that nobody accesses, block after block: found out by the first units if it is not so.
+    if let (Some(first), []) = (keys.first(), rest)
+        && eights.iter().all(|eight| *eight == [*first; TABLES])
+    {
+        a[usize::from(*first) % KEYS] += u32::try_from(keys.len()).unwrap_or(0);
+        return;
+    }
     for eight in eights {
         let [i, j, k, l, m, n, o, p] = eight.map(|key| usize::from(key) % KEYS);
         a[i] += 1;

@@ -27,7 +27,13 @@ impl Pages {
                 chunk
             };
             let (reads, writes) = (whole(last_reads, 0), whole(last_writes, 0));
-            add(&mut worth, unit, &reads, &writes, &whole(last_places, flags::ABSENT));
+            add(
+                &mut worth,
+                unit,
+                &reads,
+                &writes,
+                &whole(last_places, flags::ABSENT),
+            );
         }
         worth
     }

@@ -212,8 +212,9 @@ proptest! {
         let tiers = usize::from(pages.tiers());
         let room = Room { held, fit, most, ..Room::default() };
         let rule = ExchangeRule { min_hot_degree: 1, hysteresis };
-        let quotas = Quotas::decide(&Histogram::tally(&pages, estimator, 1), tiers, &room, rule);
+        let (histogram, spans) = Histogram::with_spans(&pages, estimator, 1);
+        let quotas = Quotas::decide(&histogram, tiers, &room, rule);
         let plain = plain_lists(&entries(&pages, estimator, 1), tiers, &quotas);
-        prop_assert_eq!(collect(&pages, estimator, 1, &quotas), plain);
+        prop_assert_eq!(collect(&pages, estimator, 1, &quotas, &spans), plain);
     }
 }

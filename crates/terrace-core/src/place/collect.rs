@@ -7,7 +7,9 @@
 use terrace_proto::TierId;
 
 use super::{Flow, Quotas};
-use crate::estimate::{BlockRanks, DEGREES, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
+use crate::estimate::{
+    BlockRanks, DEGREES, MAY_MOVE, Notes, Rank, Ranked, Spans, Units, movable_place,
+};
 use crate::pages::{BLOCK, Pages, flags};
 
 /// No unit: a place that a huge block left empty.
@@ -85,6 +87,7 @@ impl Lane {
 /// that stay.
 #[derive(Clone, Copy)]
 struct Moving {
+    tier: usize,
     place: u8,
     first: u8,
     span: u8,
@@ -120,20 +123,28 @@ impl Lanes {
     /// Demotions take degrees from the lowest on, promotions from the highest: two ranges a tier.
     fn find_moving(&mut self) {
         self.moving.clear();
-        for (from, lanes) in (0..).zip(&self.of) {
+        for (tier, lanes) in self.of.iter().enumerate() {
+            let place = movable_place(self::tier(tier).0);
             for lane in lanes {
                 let open = |degree: &u8| lane.buckets[usize::from(*degree)].left() > 0;
                 let first = (0..=u8::MAX).find(open);
                 let last = (0..=u8::MAX).rev().find(open);
                 if let (Some(first), Some(last)) = (first, last) {
                     self.moving.push(Moving {
-                        place: movable_place(from),
+                        tier,
+                        place,
                         first,
                         span: last - first,
                     });
                 }
             }
         }
+    }
+
+    /// Whether some unit of a block may move.
+    fn concern(&self, block: usize, spans: &Spans) -> bool {
+        let mut moving = self.moving.iter();
+        moving.any(|m| spans.may_hold(block, m.tier, m.first, m.first + m.span))
     }
 
     /// Marks the units of a block that may move: 1 for each that does, else 0.
@@ -196,18 +207,25 @@ fn bits(bytes: &[u8; 64]) -> u64 {
     })
 }
 
-/// The units that move, by the decision of [`Quotas`].
-pub(super) fn collect(pages: &Pages, by: impl Rank, round: u64, quotas: &Quotas) -> Vec<Flow> {
+/// The units that move, by the decision of [`Quotas`]. `spans` are those of the same ranking.
+pub(super) fn collect(
+    pages: &Pages,
+    by: impl Rank,
+    round: u64,
+    quotas: &Quotas,
+    spans: &Spans,
+) -> Vec<Flow> {
     let tiers = usize::from(pages.tiers());
     let mut lanes = Lanes::new(quotas, tiers);
     let mut ranks = BlockRanks::new();
     let mut marks = Notes([0; BLOCK]);
-    for (start, first) in (0..pages.units())
-        .step_by(BLOCK)
-        .zip((0_u32..).step_by(BLOCK))
-    {
+    let starts = (0..pages.units()).step_by(BLOCK);
+    for ((block, start), first) in starts.enumerate().zip((0_u32..).step_by(BLOCK)) {
         if lanes.moving.is_empty() {
             break;
+        }
+        if !lanes.concern(block, spans) {
+            continue;
         }
         match ranks.rank(pages, by, round, start) {
             Ranked::Whole { place, degree } => lanes.offer_whole(first, place, degree),
