@@ -125,7 +125,7 @@ impl Naive {
             let freed = refused.min(self.params.most_leaves / 64);
             self.join_coldest(self.params.most_leaves - freed);
         }
-        let split = u32::try_from(places.len()).unwrap();
+        let split = u32::try_from(places.len()).unwrap_or(u32::MAX);
         self.splits += split;
         self.merge();
         split
@@ -213,8 +213,11 @@ fn params() -> impl Strategy<Value = Params> {
     )
 }
 
-/// What is sampled in an epoch: which leaf of how many, where in it, and how often. And decays afterwards.
-fn epochs() -> impl Strategy<Value = Vec<(Vec<(u16, u8, u32)>, u8)>> {
+/// A sample: which leaf, where in it, and how often.
+type Sample = (u16, u8, u32);
+
+/// What is sampled in each epoch, and decays afterwards.
+fn epochs() -> impl Strategy<Value = Vec<(Vec<Sample>, u8)>> {
     let accesses = prop_oneof![8 => 0_u32..40, 4 => 40_u32..400, 1 => any::<u32>()];
     let samples = prop::collection::vec((any::<u16>(), any::<u8>(), accesses), 0..12);
     prop::collection::vec((samples, 0_u8..4), 1..40)
@@ -339,6 +342,6 @@ fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
     let ((a, a_pages), (b, b_pages)) = (of(a), of(b));
     let (x, y) = (a * b_pages, b * a_pages);
     // A square of more than 128 bits is more than any variance here.
-    let square = |difference: u128| difference.checked_mul(difference).unwrap_or(u128::MAX);
+    let square = |difference: u128| difference.saturating_mul(difference);
     x > y && square(x - y) > 16 * (x * b_pages + y * a_pages)
 }

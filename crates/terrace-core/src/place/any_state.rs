@@ -183,7 +183,7 @@ fn plain_lists(entries: &[Entry], tiers: usize, quotas: &Quotas) -> Vec<Flow> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn any_state_is_counted_as_unit_by_unit(pages in states(), estimator in estimators(), round in 0_u64..4) {

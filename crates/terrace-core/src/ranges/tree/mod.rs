@@ -226,7 +226,7 @@ impl RangeTree {
     fn wanted(&self) -> Vec<bool> {
         let least = significant(&self.params);
         let literal = self.params.literal;
-        // Whether a leaf is accessed much more than the one before it, and than the one after it.
+        // Whether each leaf is accessed much more than the one before it, and than the one after it.
         let alone = self.states.iter().map(|state| [state.count >= least; 2]);
         let mut exceeds: Vec<[bool; 2]> = alone.collect();
         let mut pairs = vec![false; self.len()];
