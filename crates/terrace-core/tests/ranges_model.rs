@@ -216,7 +216,7 @@ fn params() -> impl Strategy<Value = Params> {
 /// A sample: which leaf, where in it, and how often.
 type Sample = (u16, u8, u32);
 
-/// What is sampled in each epoch, and decays afterwards.
+/// Samples of each epoch, and decays afterwards.
 fn epochs() -> impl Strategy<Value = Vec<(Vec<Sample>, u8)>> {
     let accesses = prop_oneof![8 => 0_u32..40, 4 => 40_u32..400, 1 => any::<u32>()];
     let samples = prop::collection::vec((any::<u16>(), any::<u8>(), accesses), 0..12);

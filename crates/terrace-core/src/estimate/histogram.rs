@@ -71,7 +71,7 @@ pub(crate) enum Ranked<'a> {
     Units(Units<'a>),
     /// As one huge page.
     Whole {
-        /// Its place and marks as a unit's flags.
+        /// Place and marks as a unit's flags.
         place: u8,
         /// The degree of its hottest page.
         degree: u8,
@@ -87,7 +87,7 @@ pub(crate) struct Units<'a> {
     pub(crate) degrees: &'a [u8],
 }
 
-/// What is noted of each unit of a block. It starts a line: vectors that cross lines are slow, more so if they are read again
+/// Notes of each unit of a block. They start a line: vectors that cross lines are slow, more so if read again
 /// at once.
 #[repr(align(64))]
 pub(crate) struct Notes<T>(pub(crate) [T; BLOCK]);

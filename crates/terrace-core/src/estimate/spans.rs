@@ -1,4 +1,5 @@
-//! What the counting pass remembers of each block, so that the next one passes over blocks of which nothing moves.
+//! Spans of degrees: the counting pass remembers them of each block, so that the next one passes over blocks of which
+//! nothing moves.
 //!
 //! Responsible for: the degrees between which a block's units of each tier lie. It leaves to others: which degrees move
 //! ([`crate::place`]).

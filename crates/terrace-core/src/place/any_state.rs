@@ -9,7 +9,7 @@ use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::pages::{BLOCK, Pages, flags};
 use crate::ram::Ram;
 
-/// What is ranked as one: a unit or a huge block.
+/// The units that are ranked as one: a unit or a huge block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     first: u32,

@@ -96,7 +96,7 @@ struct Moving {
 /// The lists of all tiers.
 struct Lanes {
     of: [Vec<Lane>; TIERS],
-    /// What still moves. It may hold degrees of which no unit moves.
+    /// Units that still move. They may include degrees of which no unit moves.
     moving: Vec<Moving>,
 }
 

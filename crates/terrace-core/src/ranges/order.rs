@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::ranges::Range;
 
-    /// What the order is, pair by pair.
+    /// The order, pair by pair.
     fn naive(leaves: &[(u32, Leaf)]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..leaves.len()).collect();
         order.sort_by(|a, b| {
