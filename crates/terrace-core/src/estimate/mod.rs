@@ -9,12 +9,14 @@ mod fixed_threshold;
 mod histogram;
 mod lists;
 mod random;
+mod spans;
 mod threshold;
 
 pub use histogram::Histogram;
-pub(crate) use histogram::{BlockRanks, Rank, Ranked, movable_key};
+pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
+pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 
 use crate::config::EngineConfig;

@@ -7,69 +7,97 @@
 use terrace_proto::TierId;
 
 use super::{Flow, Quotas};
-use crate::estimate::{BlockRanks, DEGREES, Rank, Ranked, movable_key};
-use crate::pages::{BLOCK, Pages};
+use crate::estimate::{
+    BlockRanks, DEGREES, MAY_MOVE, Notes, Rank, Ranked, Spans, Units, movable_place,
+};
+use crate::pages::{BLOCK, Pages, flags};
 
 /// No unit: a place that a huge block left empty.
 const NONE: u32 = u32::MAX;
 const TIERS: usize = TierId::MAX;
+/// Units of a huge block.
+const WHOLE: u32 = 512;
+
+/// The places of a list that units of one degree take: from `next` up to `end`.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    next: u32,
+    end: u32,
+}
+
+impl Bucket {
+    fn left(self) -> u32 {
+        self.end - self.next
+    }
+}
 
 /// One list being filled: a bucket per degree, as large as its quota.
 struct Lane {
     to: usize,
-    /// Units that each degree may still take.
-    left: [u32; DEGREES],
-    /// The position of each degree's next unit.
-    next: [u32; DEGREES],
+    buckets: [Bucket; DEGREES],
     units: Vec<u32>,
+    /// Whether huge blocks left places empty.
+    has_blocks: bool,
 }
 
 impl Lane {
     fn new(quotas: &Quotas, from: usize, to: usize) -> Option<Self> {
-        let mut lane = Self {
-            to,
-            left: [0; DEGREES],
-            next: [0; DEGREES],
-            units: Vec::new(),
-        };
+        let mut buckets = [Bucket::default(); DEGREES];
         let mut total = 0_u32;
         for i in 0..DEGREES {
             // Promotions start with the hottest, demotions with the coldest.
             let degree = if to < from { DEGREES - 1 - i } else { i };
             let quota = u32::try_from(quotas.get(from, to, degree)).unwrap_or(0);
-            lane.left[degree] = quota;
-            lane.next[degree] = total;
+            let next = total;
             total += quota;
+            buckets[degree] = Bucket { next, end: total };
         }
-        lane.units = vec![NONE; total as usize];
-        (total > 0).then_some(lane)
+        let units = vec![NONE; total as usize];
+        (total > 0).then_some(Self {
+            to,
+            buckets,
+            units,
+            has_blocks: false,
+        })
     }
 
+    /// Takes a unit, or a block of so many, if its degree still has room.
     #[inline]
-    fn take(&mut self, unit: u32, degree: usize, weight: u32) -> bool {
-        if self.left[degree] < weight {
+    fn take(&mut self, unit: u32, degree: u8, weight: u32) -> bool {
+        let bucket = &mut self.buckets[usize::from(degree)];
+        if bucket.left() < weight {
             return false;
         }
-        self.left[degree] -= weight;
-        self.units[self.next[degree] as usize] = unit;
-        self.next[degree] += 1;
+        self.units[bucket.next as usize] = unit;
+        bucket.next += weight;
+        self.has_blocks |= weight > 1;
         true
+    }
+
+    /// The list, without the places that nobody took.
+    fn list(mut self) -> Vec<u32> {
+        if self.has_blocks || self.buckets.iter().any(|bucket| bucket.left() > 0) {
+            self.units.retain(|unit| *unit != NONE);
+        }
+        self.units
     }
 }
 
-/// Keys from `start` on, so many.
+/// Units of a tier from degree `first` to degree `first + span`, which still move, so that one comparison finds most units
+/// that stay.
 #[derive(Clone, Copy)]
-struct KeyRange {
-    start: u16,
-    len: u16,
+struct Moving {
+    tier: usize,
+    place: u8,
+    first: u8,
+    span: u8,
 }
 
 /// The lists of all tiers.
 struct Lanes {
     of: [Vec<Lane>; TIERS],
-    /// Keys of which some unit still moves, as ranges, so that one comparison finds most units that
-    /// stay. They may hold keys of which none moves.
-    moving: Vec<KeyRange>,
+    /// Units that still move. They may include degrees of which no unit moves.
+    moving: Vec<Moving>,
 }
 
 impl Lanes {
@@ -95,73 +123,115 @@ impl Lanes {
     /// Demotions take degrees from the lowest on, promotions from the highest: two ranges a tier.
     fn find_moving(&mut self) {
         self.moving.clear();
-        for (from, lanes) in self.of.iter().enumerate() {
+        for (tier, lanes) in self.of.iter().enumerate() {
+            let place = movable_place(self::tier(tier).0);
             for lane in lanes {
-                let degrees = || (0_u16..256).filter(|d| lane.left[usize::from(*d)] > 0);
-                if let (Some(first), Some(last)) = (degrees().next(), degrees().next_back()) {
-                    self.moving.push(KeyRange {
-                        start: movable_key(from) | first,
-                        len: last - first + 1,
+                let open = |degree: &u8| lane.buckets[usize::from(*degree)].left() > 0;
+                let first = (0..=u8::MAX).find(open);
+                let last = (0..=u8::MAX).rev().find(open);
+                if let (Some(first), Some(last)) = (first, last) {
+                    self.moving.push(Moving {
+                        tier,
+                        place,
+                        first,
+                        span: last - first,
                     });
                 }
             }
         }
     }
 
-    /// Marks the units of a block that may move.
+    /// Whether some unit of a block may move.
+    fn concern(&self, block: usize, spans: &Spans) -> bool {
+        let mut moving = self.moving.iter();
+        moving.any(|m| spans.may_hold(block, m.tier, m.first, m.first + m.span))
+    }
+
+    /// Marks the units of a block that may move: 1 for each that does, else 0.
     #[inline]
-    fn mark(&self, keys: &[u16], marks: &mut [u8; BLOCK]) {
-        marks.fill(0);
-        for range in &self.moving {
-            for (mark, key) in marks.iter_mut().zip(keys) {
-                *mark |= u8::from(key.wrapping_sub(range.start) < range.len);
+    fn mark(&self, units: Units, marks: &mut Notes<u8>) {
+        marks.0.fill(0);
+        for moving in &self.moving {
+            for ((mark, place), degree) in marks.0.iter_mut().zip(units.places).zip(units.degrees) {
+                let is_there = place & MAY_MOVE == moving.place;
+                let is_within = degree.wrapping_sub(moving.first) <= moving.span;
+                *mark |= u8::from(is_there) & u8::from(is_within);
             }
         }
     }
 
     #[inline]
-    fn offer(&mut self, unit: u32, key: u16, weight: u32) {
-        let (class, degree) = (usize::from(key >> 8), usize::from(key & 255));
-        let Some(lanes) = self.of.get_mut(class) else {
-            return;
-        };
-        for lane in lanes {
+    fn offer(&mut self, unit: u32, place: u8, degree: u8, weight: u32) {
+        let lanes = self.of.get_mut(usize::from(place & flags::TIER));
+        for lane in lanes.into_iter().flatten() {
             if lane.take(unit, degree, weight) {
-                if lane.left[degree] == 0 {
+                if lane.buckets[usize::from(degree)].left() == 0 {
                     self.find_moving();
                 }
                 return;
             }
         }
     }
+
+    /// Offers a huge block's first unit.
+    fn offer_whole(&mut self, unit: u32, place: u8, degree: u8) {
+        let from = place & MAY_MOVE;
+        if (0..).take(TIERS).any(|tier| movable_place(tier) == from) {
+            self.offer(unit, place, degree, WHOLE);
+        }
+    }
+
+    /// Offers the units of a block that are marked.
+    #[inline]
+    fn offer_marked(&mut self, first: u32, units: Units, marks: &Notes<u8>) {
+        for (word, marks) in (first..).step_by(64).zip(marks.0.as_chunks::<64>().0) {
+            let mut left = bits(marks);
+            while left != 0 {
+                let unit = word + left.trailing_zeros();
+                left &= left - 1;
+                let at = (unit - first) as usize;
+                self.offer(unit, units.places[at], units.degrees[at], 1);
+            }
+        }
+    }
 }
 
-/// The units that move, by the decision of [`Quotas`].
-pub(super) fn collect(pages: &Pages, by: impl Rank, round: u64, quotas: &Quotas) -> Vec<Flow> {
+/// 64 bytes that are 0 or 1 as bits.
+#[inline]
+fn bits(bytes: &[u8; 64]) -> u64 {
+    // The product brings the lowest bit of byte i to bit 56 + i, and no two bits meet.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let eights = bytes.as_chunks::<8>().0.iter().rev();
+    eights.fold(0, |bits, eight| {
+        bits << 8 | u64::from_le_bytes(*eight).wrapping_mul(GATHER) >> 56
+    })
+}
+
+/// The units that move, by the decision of [`Quotas`]. `spans` are those of the same ranking.
+pub(super) fn collect(
+    pages: &Pages,
+    by: impl Rank,
+    round: u64,
+    quotas: &Quotas,
+    spans: &Spans,
+) -> Vec<Flow> {
     let tiers = usize::from(pages.tiers());
     let mut lanes = Lanes::new(quotas, tiers);
     let mut ranks = BlockRanks::new();
-    let mut marks = [0; BLOCK];
-    for (start, first) in (0..pages.units())
-        .step_by(BLOCK)
-        .zip((0_u32..).step_by(BLOCK))
-    {
+    let mut marks = Notes([0; BLOCK]);
+    let starts = (0..pages.units()).step_by(BLOCK);
+    for ((block, start), first) in starts.enumerate().zip((0_u32..).step_by(BLOCK)) {
         if lanes.moving.is_empty() {
             break;
         }
+        if !lanes.concern(block, spans) {
+            continue;
+        }
         match ranks.rank(pages, by, round, start) {
-            Ranked::Whole(key) => lanes.offer(first, key, 512),
-            Ranked::Units => {
-                let keys = &ranks.keys[..BLOCK.min(pages.units() - start)];
-                lanes.mark(keys, &mut marks);
-                for (eight, marks) in (first..).step_by(8).zip(marks.as_chunks::<8>().0) {
-                    let mut left = u64::from_le_bytes(*marks);
-                    while left != 0 {
-                        let unit = eight + left.trailing_zeros() / 8;
-                        left &= left - 1;
-                        lanes.offer(unit, ranks.keys[(unit - first) as usize], 1);
-                    }
-                }
+            Ranked::Whole { place, degree } => lanes.offer_whole(first, place, degree),
+            Ranked::Units(units) => {
+                lanes.mark(units, &mut marks);
+                lanes.offer_marked(first, units, &marks);
             }
         }
     }
@@ -173,14 +243,14 @@ fn flows(lanes: Lanes, quotas: &Quotas) -> Vec<Flow> {
     let mut forced = quotas.forced;
     let (mut down, mut up) = (Vec::new(), Vec::new());
     for (from, lanes) in lanes.of.into_iter().enumerate() {
-        for mut lane in lanes {
-            lane.units.retain(|u| *u != NONE);
+        for lane in lanes {
+            let to = lane.to;
             let mut flow = Flow {
-                to: tier(lane.to),
-                units: lane.units,
+                to: tier(to),
+                units: lane.list(),
                 forced: 0,
             };
-            if lane.to < from {
+            if to < from {
                 up.push(flow);
                 continue;
             }

@@ -3,6 +3,8 @@
 //! Responsible for: proposals. It leaves to others: whether a proposal is carried out. A stage here
 //! only ranks and proposes; [`crate::engine`] checks each unit again, against the room of that moment.
 
+#[cfg(test)]
+mod any_state;
 mod collect;
 mod exchange;
 mod ranked;

@@ -20,7 +20,7 @@ pub struct RankedPlace {
 
 impl PlaceStage for RankedPlace {
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal {
-        let histogram = Histogram::tally(pages, self.estimator, round);
+        let (histogram, spans) = Histogram::with_spans(pages, self.estimator, round);
         let tiers = usize::from(pages.tiers());
         let ranking = rank(&histogram, room, self.rule);
         let mut room = room.clone();
@@ -32,7 +32,7 @@ impl PlaceStage for RankedPlace {
         let quotas = Quotas::decide(&histogram, tiers, &room, self.rule);
         Proposal {
             ranking,
-            flows: collect(pages, self.estimator, round, &quotas),
+            flows: collect(pages, self.estimator, round, &quotas, &spans),
         }
     }
 

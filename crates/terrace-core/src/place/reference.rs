@@ -198,8 +198,9 @@ proptest! {
         let held = std::array::from_fn(|t| p.recount()[t]);
         let room = Room { held, fit: [fit, u64::MAX, 0, 0], floor: [0; 4], paced: 0, double_sided: false, most: 600 };
         let rule = ExchangeRule { min_hot_degree: 1, hysteresis: 0 };
-        let quotas = Quotas::decide(&Histogram::tally(&p, ESTIMATOR, 1), 2, &room, rule);
-        let flows = collect(&p, ESTIMATOR, 1, &quotas);
+        let (histogram, spans) = Histogram::with_spans(&p, ESTIMATOR, 1);
+        let quotas = Quotas::decide(&histogram, 2, &room, rule);
+        let flows = collect(&p, ESTIMATOR, 1, &quotas, &spans);
         for (from, to) in [(0_u8, 1_u8), (1, 0)] {
             prop_assert_eq!(flow(&flows, to).0, walk(&units, &p, &quotas, from, to));
         }

@@ -36,13 +36,13 @@ impl TopListsPlace {
             lists: self.lists.lists,
             counter: self.counter,
         };
-        let histogram = Histogram::tally_by(pages, by, round);
+        let (histogram, spans) = Histogram::with_spans(pages, by, round);
         let sides = match room.double_sided {
             true => Sides::Double,
             false => self.lists.sides,
         };
         let quotas = decide(&histogram, pages.tiers().into(), room, sides);
-        collect(pages, by, round, &quotas)
+        collect(pages, by, round, &quotas, &spans)
     }
 
     /// The rule of a ranking by counts: hot is what is above the threshold.

@@ -23,6 +23,7 @@ pub mod exchange;
 pub mod extents;
 pub mod free;
 mod named;
+mod order;
 mod pick;
 pub mod piece;
 pub mod plan;

@@ -4,9 +4,10 @@
 //! another's place here only if its accesses per page are higher by more than chance explains; if a load is
 //! uniform, moves die out.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::order::order;
 use super::tree::{Leaf, Range, RangeTree};
 
 /// How many standard deviations two frequencies must differ by, squared: 4.
@@ -39,22 +40,12 @@ pub fn rank<'a>(
     trees: impl IntoIterator<Item = (u32, &'a RangeTree)>,
     held: impl Fn(u32, Range) -> Held,
 ) -> Vec<Ranked> {
-    let all = trees.into_iter();
-    let all: Vec<(u32, Leaf)> = all
-        .flat_map(|(process, tree)| tree.leaves().map(move |leaf| (process, leaf)))
-        .collect();
-    // Small keys are sorted many times faster than leaves, and few leaves have the same.
-    let mut order: Vec<(u64, usize)> = (0..all.len())
-        .map(|at| (u64::MAX - rounded(&all[at].1), at))
-        .collect();
-    order.sort_unstable();
-    for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
-        same.sort_by(|(_, a), (_, b)| {
-            let (a, b) = (&all[*a].1, &all[*b].1);
-            hotter(a, b).then(Reverse(a.created).cmp(&Reverse(b.created)))
-        });
+    let mut all: Vec<(u32, Leaf)> = Vec::new();
+    for (process, tree) in trees {
+        all.reserve(tree.len());
+        all.extend(tree.leaves().map(|leaf| (process, leaf)));
     }
-    let ranked = order.into_iter().map(|(_, at)| {
+    let ranked = order(&all).into_iter().map(|at| {
         let (process, leaf) = all[at];
         Ranked {
             process,
@@ -63,17 +54,6 @@ pub fn rank<'a>(
         }
     });
     ranked.collect()
-}
-
-/// Accesses per page, rounded down.
-fn rounded(leaf: &Leaf) -> u64 {
-    (u64::from(leaf.count) << 32) / leaf.range.pages().max(1)
-}
-
-/// By accesses per page, descending.
-fn hotter(a: &Leaf, b: &Leaf) -> Ordering {
-    let (x, y) = scaled(a, b);
-    y.cmp(&x)
 }
 
 /// Both counts as if of ranges of one size.
@@ -85,13 +65,20 @@ fn scaled(a: &Leaf, b: &Leaf) -> (u128, u128) {
 /// Whether a range is accessed more often per page than another, by more than chance: counts of samples
 /// are Poisson, so a count's variance is the count.
 fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
+    let (size_a, size_b) = (a.range.pages(), b.range.pages());
+    let wide = |factor: u64, other: u64| u128::from(factor) * u128::from(other);
+    if size_a.max(size_b) >> 31 == 0 {
+        // None of the products is longer than its type: the common case, at a fraction of the other's price.
+        let (x, y) = (u64::from(a.count) * size_b, u64::from(b.count) * size_a);
+        let variance = wide(x, size_b) + wide(y, size_a);
+        return x > y && wide(x - y, x - y) > variance * SIGNIFICANT;
+    }
     let (x, y) = scaled(a, b);
     if x <= y {
         return false;
     }
-    let (size_a, size_b) = (u128::from(a.range.pages()), u128::from(b.range.pages()));
     // Variance of x − y: x is count times size_b.
-    let variance = x * size_b + y * size_a;
+    let variance = x * u128::from(size_b) + y * u128::from(size_a);
     let difference = x - y;
     match difference.checked_mul(difference) {
         Some(square) => square > variance.saturating_mul(SIGNIFICANT),
@@ -131,52 +118,36 @@ impl Plan {
         };
         let mut free = free;
         let mut victims = fit.victims(ranked);
+        let mut victim = victims.next();
         for (rank, wanted) in fit.candidates(ranked) {
             let into_free = wanted.min(free);
             free -= into_free;
-            let exchanged =
-                plan.displace(&mut victims, ranked, &ranked[rank].leaf, wanted - into_free);
-            if into_free + exchanged > 0 {
-                plan.promote.push(Share {
-                    rank,
-                    pages: into_free + exchanged,
-                });
+            let mut got = into_free;
+            // Colder pages make room for the rest.
+            while got < wanted
+                && let Some(colder) = &mut victim
+                && clearly_hotter(&ranked[rank].leaf, &ranked[colder.rank].leaf)
+            {
+                let pages = colder.pages.min(wanted - got);
+                got += pages;
+                colder.pages -= pages;
+                plan.send_down(colder.rank, pages);
+                if colder.pages == 0 {
+                    victim = victims.next();
+                }
+            }
+            if got > 0 {
+                plan.promote.push(Share { rank, pages: got });
             }
         }
         plan
     }
 
-    /// Makes room for up to `wanted` pages of a range by colder ones; returns for how many.
-    fn displace(
-        &mut self,
-        victims: &mut Vec<Share>,
-        ranked: &[Ranked],
-        by: &Leaf,
-        wanted: u64,
-    ) -> u64 {
-        let mut got = 0;
-        while got < wanted {
-            let Some(victim) = victims.last_mut() else {
-                break;
-            };
-            if !clearly_hotter(by, &ranked[victim.rank].leaf) {
-                break;
-            }
-            let pages = victim.pages.min(wanted - got);
-            got += pages;
-            victim.pages -= pages;
-            match self.demote.last_mut() {
-                Some(last) if last.rank == victim.rank => last.pages += pages,
-                _ => self.demote.push(Share {
-                    rank: victim.rank,
-                    pages,
-                }),
-            }
-            if victim.pages == 0 {
-                victims.pop();
-            }
+    fn send_down(&mut self, rank: usize, pages: u64) {
+        match self.demote.last_mut() {
+            Some(last) if last.rank == rank => last.pages += pages,
+            _ => self.demote.push(Share { rank, pages }),
         }
-        got
     }
 
     /// The demotions: the plan's shares, and so many pages more of the ranges that do not belong into fast memory,
@@ -256,24 +227,23 @@ impl Fit {
     }
 
     /// Ranges with pages that should come up, hottest first.
-    fn candidates(&self, ranked: &[Ranked]) -> Vec<(usize, u64)> {
+    fn candidates(&self, ranked: &[Ranked]) -> impl Iterator<Item = (usize, u64)> {
         let upto = ranked.iter().take(self.whole + 1).enumerate();
         let wanted = upto.map(|(rank, Ranked { held, .. })| {
             let missing = self.of(rank, held).saturating_sub(held.fast);
             (rank, missing.min(held.slow))
         });
-        wanted.filter(|(_, pages)| *pages > 0).collect()
+        wanted.filter(|(_, pages)| *pages > 0)
     }
 
-    /// Ranges with pages that may go down, coldest last.
-    fn victims(&self, ranked: &[Ranked]) -> Vec<Share> {
-        let rest = ranked.iter().enumerate().skip(self.whole);
+    /// Ranges with pages that may go down, coldest first.
+    fn victims(&self, ranked: &[Ranked]) -> impl Iterator<Item = Share> {
+        let rest = ranked.iter().enumerate().skip(self.whole).rev();
         rest.map(|(rank, Ranked { held, .. })| Share {
             rank,
             pages: held.fast.saturating_sub(self.of(rank, held)),
         })
         .filter(|share| share.pages > 0)
-        .collect()
     }
 }
 

@@ -99,11 +99,14 @@ impl RangeTree {
             return;
         }
         let count = |at: usize| u64::from(self.states[at].count);
-        let mut borders: Vec<usize> = (1..self.len())
-            .filter(|at| self.ends[at - 1] == self.starts[*at])
-            .collect();
-        borders.sort_by_key(|at| (count(at - 1) + count(*at), *at));
-        borders.truncate(excess);
+        let borders = (1..self.len()).filter(|at| self.ends[at - 1] == self.starts[*at]);
+        let mut coldest: Vec<(u64, usize)> =
+            borders.map(|at| (count(at - 1) + count(at), at)).collect();
+        if excess < coldest.len() {
+            coldest.select_nth_unstable(excess);
+            coldest.truncate(excess);
+        }
+        let mut borders: Vec<usize> = coldest.into_iter().map(|(_, at)| at).collect();
         borders.sort_unstable();
         let mut borders = borders.into_iter().peekable();
         self.join(|at, _, _| borders.next_if_eq(&at).is_some());

@@ -17,12 +17,16 @@ impl Lookup {
         let levels = usize::BITS - starts.len().leading_zeros();
         let len = 1_usize << levels;
         let mut keys = vec![u64::MAX; len];
-        for (k, key) in keys.iter_mut().enumerate().skip(1) {
-            // The keys of a level stand at odd multiples of its step.
-            let level = k.ilog2();
+        // The keys of a level stand at odd multiples of its step.
+        for level in 0..levels {
             let step = len >> (level + 1);
-            let place = (2 * (k - (1 << level)) + 1) * step - 1;
-            *key = starts.get(place).copied().unwrap_or(u64::MAX);
+            let row = &mut keys[1 << level..2 << level];
+            for (key, start) in row
+                .iter_mut()
+                .zip(starts.iter().skip(step - 1).step_by(2 * step))
+            {
+                *key = *start;
+            }
         }
         Self { keys, levels }
     }

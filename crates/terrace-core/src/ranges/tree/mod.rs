@@ -7,6 +7,8 @@
 mod cover;
 mod lookup;
 
+use std::cmp::Reverse;
+
 use lookup::Lookup;
 
 pub use terrace_proto::ranges::{Params, Range};
@@ -162,22 +164,23 @@ impl RangeTree {
 
     /// The leaves in order of address.
     pub fn leaves(&self) -> impl Iterator<Item = Leaf> + '_ {
-        (0..self.len()).map(|at| {
-            let (state, fresh) = (self.states[at], self.fresh[at]);
-            Leaf {
+        let ranges = self.starts.iter().zip(&self.ends);
+        let states = self.states.iter().zip(&self.fresh);
+        ranges
+            .zip(states)
+            .map(|((start, end), (state, fresh))| Leaf {
                 range: Range {
-                    start: self.starts[at],
-                    end: self.ends[at],
+                    start: *start,
+                    end: *end,
                 },
-                count: state.count.saturating_add(fresh),
+                count: state.count.saturating_add(*fresh),
                 created: state.created,
-                accessed: if fresh > 0 {
+                accessed: if *fresh > 0 {
                     self.epoch
                 } else {
                     state.accessed
                 },
-            }
-        })
+            })
     }
 
     /// How many leaves there are.
@@ -214,43 +217,41 @@ impl RangeTree {
             + self.lookup.heap_bytes()
     }
 
-    /// The leaf next to another, if they are adjacent.
-    fn neighbour(&self, at: usize, next: bool) -> Option<usize> {
-        let other = if next {
-            at.checked_add(1)
-        } else {
-            at.checked_sub(1)
-        };
-        let other = other.filter(|other| *other < self.len())?;
-        let (low, high) = if next { (at, other) } else { (other, at) };
-        (self.ends[low] == self.starts[high]).then_some(other)
-    }
-
     fn pages(&self, at: usize) -> u64 {
         self.ends[at] - self.starts[at]
     }
 
-    /// Whether a leaf is accessed much more than its neighbour on that side; a missing one counts as 0.
-    fn exceeds(&self, at: usize, next: bool) -> bool {
-        let held_back = self.neighbour(at, next).map_or(0, |other| {
-            let finer = self.pages(other) < self.pages(at);
-            if finer && !self.params.literal {
-                0
-            } else {
-                self.states[other].count
+    /// The leaves that are to be split: those that exceed both of their neighbours, of which a missing one counts as 0,
+    /// and pairs.
+    fn wanted(&self) -> Vec<bool> {
+        let least = significant(&self.params);
+        let literal = self.params.literal;
+        // Whether each leaf is accessed much more than the one before it, and than the one after it.
+        let alone = self.states.iter().map(|state| [state.count >= least; 2]);
+        let mut exceeds: Vec<[bool; 2]> = alone.collect();
+        let mut pairs = vec![false; self.len()];
+        for at in 1..self.len() {
+            if self.ends[at - 1] != self.starts[at] {
+                continue;
             }
-        });
-        self.states[at].count >= held_back.saturating_add(significant(&self.params))
-    }
-
-    /// Whether a leaf and the one after it, of one size, are both accessed much more than what is around.
-    fn is_pair(&self, at: usize) -> bool {
-        if self.params.literal || self.neighbour(at, true).is_none() {
-            return false;
+            let (low, high) = (self.pages(at - 1), self.pages(at));
+            let [a, b] = [at - 1, at].map(|at| self.states[at].count);
+            // A smaller neighbour holds nothing back.
+            let held_back = |by: u32, is_finer: bool| if is_finer && !literal { 0 } else { by };
+            exceeds[at - 1][1] = a >= held_back(b, high < low).saturating_add(least);
+            exceeds[at][0] = b >= held_back(a, low < high).saturating_add(least);
+            pairs[at] = low == high && !literal;
         }
-        self.pages(at) == self.pages(at + 1)
-            && self.exceeds(at, false)
-            && self.exceeds(at + 1, true)
+        let mut wanted: Vec<bool> = exceeds
+            .iter()
+            .map(|[before, after]| *before && *after)
+            .collect();
+        for at in 1..self.len() {
+            if pairs[at] && exceeds[at - 1][0] && exceeds[at][1] {
+                (wanted[at - 1], wanted[at]) = (true, true);
+            }
+        }
+        wanted
     }
 
     /// The page at which a leaf is split: the middle, on a multiple of the granularity; `None` if a part would be
@@ -265,14 +266,7 @@ impl RangeTree {
 
     /// Leaves are judged by the counts before any of them is split.
     fn split(&mut self) -> u32 {
-        let mut wanted = vec![false; self.len()];
-        for at in 0..self.len() {
-            wanted[at] |= self.exceeds(at, false) && self.exceeds(at, true);
-            if self.is_pair(at) {
-                wanted[at] = true;
-                wanted[at + 1] = true;
-            }
-        }
+        let wanted = self.wanted();
         let mut middles: Vec<(usize, u64)> = (0..self.len())
             .filter(|at| wanted[*at])
             .filter_map(|at| Some((at, self.middle(at)?)))
@@ -280,7 +274,8 @@ impl RangeTree {
         let room = self.params.most_leaves.saturating_sub(self.len());
         let refused = middles.len().saturating_sub(room);
         if refused > 0 {
-            middles.sort_by_key(|(at, _)| std::cmp::Reverse(self.states[*at].count));
+            let most_accessed = |(at, _): &(usize, u64)| (Reverse(self.states[*at].count), *at);
+            middles.select_nth_unstable_by_key(room, most_accessed);
             middles.truncate(room);
             middles.sort_unstable();
         }
@@ -328,17 +323,19 @@ impl RangeTree {
     fn join(&mut self, mut wanted: impl FnMut(usize, &State, &State) -> bool) {
         let mut write = 0;
         for at in 1..self.len() {
-            let (last, this) = (self.states[write], self.states[at]);
             let adjacent = self.ends[write] == self.starts[at];
-            if adjacent && wanted(at, &last, &this) {
+            if adjacent && wanted(at, &self.states[write], &self.states[at]) {
                 self.ends[write] = self.ends[at];
-                self.states[write] = last.joined(this);
+                self.states[write] = self.states[write].joined(self.states[at]);
                 continue;
             }
             write += 1;
-            self.starts[write] = self.starts[at];
-            self.ends[write] = self.ends[at];
-            self.states[write] = this;
+            // Until the first pair is found every leaf is where it should be.
+            if write < at {
+                self.starts[write] = self.starts[at];
+                self.ends[write] = self.ends[at];
+                self.states[write] = self.states[at];
+            }
         }
         let len = (write + 1).min(self.len());
         self.starts.truncate(len);
