@@ -343,3 +343,63 @@ fn a_subtree_replaced_during_the_scan_is_left_alone_and_counted() {
         "the next pruned scan comes by"
     );
 }
+
+/// A guest that changes entries of a leaf table between the scan's reading of it and its exchanges.
+struct Between<F> {
+    calls: std::cell::Cell<u32>,
+    change: F,
+}
+
+impl<F: Fn()> terrace_pagetable::Guard for Between<F> {
+    fn is_live(&self, _: Gfn) -> bool {
+        true
+    }
+
+    fn is_in_time(&self) -> bool {
+        true
+    }
+
+    // Asked about each table below the top, after its entries were read.
+    fn is_linux(&self) -> bool {
+        self.calls.set(self.calls.get() + 1);
+        if self.calls.get() == 3 {
+            (self.change)();
+        }
+        false
+    }
+}
+
+#[test]
+fn a_pair_that_became_other_mappings_is_left_alone() {
+    let memory = guest(4);
+    let leaf = |frame: u64| frame << 12 | USED;
+    (0..8).for_each(|i| store(&memory, 4, i, leaf(90 + i as u64)));
+    let change = || {
+        // One of a pair is another page, one was written, one is gone, one pair is data.
+        store(&memory, 4, 1, leaf(77));
+        store(&memory, 4, 2, leaf(92) | DIRTY);
+        store(&memory, 4, 5, 0);
+        store(&memory, 4, 6, leaf(60));
+        store(&memory, 4, 7, leaf(61));
+    };
+    let guard = Between {
+        calls: std::cell::Cell::new(0),
+        change,
+    };
+    let all = request(false, Rearm::All);
+    let answer = Scanner::new(FRAMES).scan_checked(&memory, paging(4, 1), &[Gfn(1)], &all, guard);
+    let cleared = |frame| leaf(frame) & !ACCESSED;
+    let wanted = [
+        cleared(90),
+        leaf(77),
+        cleared(92) | DIRTY,
+        cleared(93),
+        cleared(94),
+        0,
+        leaf(60),
+        leaf(61),
+    ];
+    let now: Vec<u64> = (0..8).map(|i| load(&memory, 4, i)).collect();
+    assert_eq!(now, wanted);
+    assert_eq!((answer.stats.cleared, answer.stats.lost_races), (4, 4));
+}
