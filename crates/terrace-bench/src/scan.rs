@@ -140,7 +140,7 @@ pub fn part_windows(shift: u8) -> PartWindows {
         }
         guest.touch_random(10);
         for part in std::iter::successors(first, |part| part.next()) {
-            read_sum += timed(|| guest.scan_part(part, false).words.len());
+            read_sum += timed(|| guest.scan_part(part, false).cells.len());
         }
         clear = clear.min(clear_sum / parts);
         read = read.min(read_sum / parts);

@@ -23,26 +23,26 @@ pub(crate) fn window(words: &[u64], start: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Bits {
     pages: u64,
-    words: Vec<u64>,
+    chunks: Vec<u64>,
 }
 
 impl Bits {
     pub(crate) fn new(pages: u64) -> Self {
         Self {
             pages,
-            words: vec![0; position(pages.div_ceil(64) + 1)],
+            chunks: vec![0; position(pages.div_ceil(64) + 1)],
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.words.fill(0);
+        self.chunks.fill(0);
     }
 
     /// Adds the pages `start + i` for the bits `i` of `mask`.
     #[inline]
     pub(crate) fn add_window(&mut self, start: u64, mask: u64) {
         let (at, shift) = (position(start / 64), start % 64);
-        if let Some([low, high]) = self.words.get_mut(at..at.saturating_add(2)) {
+        if let Some([low, high]) = self.chunks.get_mut(at..at.saturating_add(2)) {
             *low |= mask << shift;
             *high |= mask >> 1 >> (63 - shift);
         }
@@ -61,14 +61,14 @@ impl Bits {
     /// Removes a page from the set.
     #[inline]
     pub(crate) fn remove(&mut self, page: u64) {
-        if let Some(word) = self.words.get_mut(position(page / 64)) {
+        if let Some(word) = self.chunks.get_mut(position(page / 64)) {
             *word &= !(1 << (page % 64));
         }
     }
 
     /// Number of pages in the set.
     pub(crate) fn count(&self) -> usize {
-        self.words
+        self.chunks
             .iter()
             .map(|word| word.count_ones() as usize)
             .sum()
@@ -76,7 +76,7 @@ impl Bits {
 
     /// Empties the set, the lowest page first.
     pub(crate) fn take_each(&mut self, mut take: impl FnMut(u64)) {
-        for (first, word) in (0..).step_by(64).zip(&mut self.words) {
+        for (first, word) in (0..).step_by(64).zip(&mut self.chunks) {
             let mut rest = std::mem::take(word);
             while rest != 0 {
                 take(first + u64::from(rest.trailing_zeros()));
@@ -87,7 +87,7 @@ impl Bits {
 
     /// Adds `page` and says whether it is new.
     pub(crate) fn insert(&mut self, page: u64) -> bool {
-        let Some(word) = self.words.get_mut(position(page / 64)) else {
+        let Some(word) = self.chunks.get_mut(position(page / 64)) else {
             return false;
         };
         let bit = 1 << (page % 64);
@@ -99,10 +99,10 @@ impl Bits {
     /// Whether any of `len` pages from `start` is in the set. Both multiples of 64, or `len` 1.
     pub(crate) fn any(&self, start: u64, len: u64) -> bool {
         if len == 1 {
-            return window(&self.words, start) & 1 == 1;
+            return window(&self.chunks, start) & 1 == 1;
         }
         let words = position(start / 64)..position((start + len) / 64);
-        self.words
+        self.chunks
             .get(words)
             .is_some_and(|w| w.iter().any(|w| *w != 0))
     }
@@ -119,8 +119,8 @@ impl Bits {
 
     /// Adds all pages of the 2 MiB blocks in `blocks`.
     pub(crate) fn add_blocks(&mut self, blocks: &Self) {
-        for (at, _) in blocks.words.iter().enumerate().filter(|(_, w)| **w != 0) {
-            let mut word = blocks.words[at];
+        for (at, _) in blocks.chunks.iter().enumerate().filter(|(_, w)| **w != 0) {
+            let mut word = blocks.chunks[at];
             while word != 0 {
                 let block = at as u64 * 64 + u64::from(word.trailing_zeros());
                 self.add_range(block * 512, 512);
@@ -131,8 +131,8 @@ impl Bits {
 
     /// The set as plain data.
     pub(crate) fn into_bitmap(mut self) -> PageBitmap {
-        self.words.pop();
-        PageBitmap::from_words(self.pages, self.words).expect("no bit beyond the last page")
+        self.chunks.pop();
+        PageBitmap::from_words(self.pages, self.chunks).expect("no bit beyond the last page")
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
             }
             for start in (0..1_100).step_by(7) {
                 let want = (0..64).filter(|i| naive[start + i]).fold(0, |m, i| m | 1 << i);
-                prop_assert_eq!(window(&bits.words, start as u64), want);
+                prop_assert_eq!(window(&bits.chunks, start as u64), want);
             }
             let all = bits.into_bitmap();
             prop_assert!((0..964).all(|page| all.get(page) == naive[position(page)]));

@@ -1,7 +1,7 @@
-//! What a pass notes of pages: sets over all of a VM's pages for a pass over all, and room that is emptied into a list for a pass over
+//! The notes that a pass takes of pages: sets over all of a VM's pages for a pass over all, and room that is emptied into a list for a pass over
 //! a part.
 
-use terrace_proto::{PageBitmap, PartWord};
+use terrace_proto::{PageBitmap, PartCell};
 
 use crate::bits::{Bits, position};
 use crate::vectors::fetch;
@@ -144,7 +144,7 @@ impl PartMarks {
     pub(crate) fn take(&mut self) -> Found {
         let count = self.filled.count();
         let mut found = Found {
-            words: Vec::with_capacity(count),
+            cells: Vec::with_capacity(count),
             written: (!self.written.is_empty()).then(|| Vec::with_capacity(count)),
             huge: Vec::new(),
         };
@@ -155,7 +155,7 @@ impl PartMarks {
             if mapped == 0 {
                 return;
             }
-            found.words.push(PartWord {
+            found.cells.push(PartCell {
                 at: number(at),
                 mapped,
                 accessed,
@@ -171,8 +171,8 @@ impl PartMarks {
 
 /// The marks of a pass over a part, in ascending order of pages.
 pub(crate) struct Found {
-    pub(crate) words: Vec<PartWord>,
-    /// For each of `words`; `None` unless D tells writes.
+    pub(crate) cells: Vec<PartCell>,
+    /// For each of `cells`; `None` unless D tells writes.
     pub(crate) written: Option<Vec<u64>>,
     /// Blocks of 2 MiB that larger leaves map.
     pub(crate) huge: Vec<u32>,

@@ -93,13 +93,13 @@ mod tests {
             let done = clear_accessed(aligned.0[..2].try_into().unwrap(), seen);
             prop_assert_eq!(done, flip.is_none());
             let wanted = if done { now.map(|e| e & !ACCESSED) } else { now };
-            let words: Vec<u64> = aligned.0.iter().map(|word| word.load(Relaxed)).collect();
-            prop_assert_eq!(words, vec![wanted[0], wanted[1], 5, 6]);
+            let now: Vec<u64> = aligned.0.iter().map(|entry| entry.load(Relaxed)).collect();
+            prop_assert_eq!(now, vec![wanted[0], wanted[1], 5, 6]);
         }
     }
 
     #[test]
-    fn no_access_is_lost_between_a_processor_and_an_exchange_of_pairs() {
+    fn no_access_is_lost_beside_exchanges_of_pairs() {
         let pairs = Pairs([0, 0, 0, 0].map(AtomicU64::new));
         let rounds = 100_000_u64;
         let cleared = std::thread::scope(|scope| {

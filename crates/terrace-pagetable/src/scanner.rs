@@ -168,7 +168,7 @@ impl Scanner {
             id: request.id,
             space: request.space,
             part: request.part,
-            words: found.words,
+            cells: found.cells,
             huge: found.huge,
             written: found.written,
             stats,

@@ -37,7 +37,7 @@ pub use event::{
 pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
-pub use scan_part::{NoPart, Part, PartAnswer, PartRequest, PartWord, Pass, Passed};
+pub use scan_part::{NoPart, Part, PartAnswer, PartCell, PartRequest, Pass, Passed};
 pub use sharing::{
     AgentMemory, GuestMemory, GuestMoves, GuestNode, GuestNodes, GuestWalks, HostMemory,
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,

@@ -139,10 +139,10 @@ pub struct PartAnswer {
     /// The request's part.
     pub part: Part,
     /// Pages that the leaves read map, in ascending order of their numbers; nothing is said of any other page.
-    pub words: Vec<PartWord>,
+    pub cells: Vec<PartCell>,
     /// 2 MiB blocks that leaves of 2 MiB or larger map, in ascending order.
     pub huge: Vec<u32>,
-    /// For each of `words`, the pages of which some leaf of the part was written; `None` if no source of writes exists.
+    /// For each of `cells`, the pages of which some leaf of the part was written; `None` if no source of writes exists.
     pub written: Option<Vec<u64>>,
     /// Cost and counts. Tables above the leaf tables are read, and count, in each part.
     pub stats: ScanStats,
@@ -150,7 +150,7 @@ pub struct PartAnswer {
 
 /// Findings on 64 pages, a bit for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartWord {
+pub struct PartCell {
     /// The pages: those from `64 * at` on.
     pub at: u32,
     /// Pages that a leaf of the part maps.
@@ -211,22 +211,22 @@ impl PartAnswer {
     /// are not mapped.
     #[must_use]
     pub fn fits(&self, pages: u64) -> bool {
-        let ascend = self.words.is_sorted_by(|a, b| a.at < b.at);
+        let ascend = self.cells.is_sorted_by(|a, b| a.at < b.at);
         let blocks = self.huge.is_sorted_by(|a, b| a < b);
         let last_block = self
             .huge
             .last()
             .is_none_or(|b| u64::from(*b) * 512 + 512 <= pages);
         let writes = self.written.as_ref().is_none_or(|written| {
-            let mut pairs = written.iter().zip(&self.words);
-            written.len() == self.words.len()
-                && pairs.all(|(written, word)| written & !word.mapped == 0)
+            let mut pairs = written.iter().zip(&self.cells);
+            written.len() == self.cells.len()
+                && pairs.all(|(written, cell)| written & !cell.mapped == 0)
         });
-        ascend && blocks && last_block && writes && self.words.iter().all(|word| word.fits(pages))
+        ascend && blocks && last_block && writes && self.cells.iter().all(|cell| cell.fits(pages))
     }
 }
 
-impl PartWord {
+impl PartCell {
     fn fits(&self, pages: u64) -> bool {
         let exist = match pages.saturating_sub(u64::from(self.at) * 64) {
             n @ 0..64 => (1 << n) - 1,
@@ -295,37 +295,37 @@ mod tests {
 
     #[test]
     fn answers_out_of_order_or_beyond_the_end_do_not_fit() {
-        let word = |at, mapped, accessed| PartWord {
+        let cell = |at, mapped, accessed| PartCell {
             at,
             mapped,
             accessed,
         };
-        let answer = |words: &[PartWord], huge: &[u32]| PartAnswer {
+        let answer = |cells: &[PartCell], huge: &[u32]| PartAnswer {
             id: RequestId(1),
             space: Space::Guest(crate::VmId(1)),
             part: Part::new(0, 0, 0).unwrap(),
-            words: words.to_vec(),
+            cells: cells.to_vec(),
             huge: huge.to_vec(),
             written: None,
             stats: ScanStats::default(),
         };
-        assert!(answer(&[word(0, 3, 1), word(9, 1 << 23, 0)], &[0]).fits(600));
-        assert!(!answer(&[word(9, 1 << 24, 0)], &[]).fits(600), "page 600");
+        assert!(answer(&[cell(0, 3, 1), cell(9, 1 << 23, 0)], &[0]).fits(600));
+        assert!(!answer(&[cell(9, 1 << 24, 0)], &[]).fits(600), "page 600");
         assert!(
-            !answer(&[word(0, 1, 2)], &[]).fits(600),
+            !answer(&[cell(0, 1, 2)], &[]).fits(600),
             "accessed and not mapped"
         );
         assert!(
-            !answer(&[word(1, 1, 1), word(1, 1, 1)], &[]).fits(600),
+            !answer(&[cell(1, 1, 1), cell(1, 1, 1)], &[]).fits(600),
             "twice"
         );
         let writes = |written: &[u64]| PartAnswer {
             written: Some(written.to_vec()),
-            ..answer(&[word(0, 3, 1)], &[])
+            ..answer(&[cell(0, 3, 1)], &[])
         };
         assert!(writes(&[2]).fits(600));
         assert!(!writes(&[4]).fits(600) && !writes(&[]).fits(600) && !writes(&[1, 1]).fits(600));
         assert!(!answer(&[], &[1]).fits(600), "a block beyond the end");
-        assert!(!answer(&[word(u32::MAX, 1, 1)], &[]).fits(600));
+        assert!(!answer(&[cell(u32::MAX, 1, 1)], &[]).fits(600));
     }
 }

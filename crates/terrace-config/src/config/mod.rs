@@ -126,20 +126,8 @@ impl Config {
         raw.hypervisors
             .check()
             .map_err(|e| anyhow!("hypervisors.{e}"))?;
-        ensure!(
-            raw.engine.tiers == EngineConfig::default().tiers,
-            "engine.tiers is not set here: describe each tier by a [[tier]] section"
-        );
-        ensure!(
-            !raw.engine.rearm_all,
-            "engine.rearm_all is not set here: write record = \"full\" under [log]"
-        );
         let full = raw.log.as_ref().is_some_and(|l| l.record == Record::Full);
-        ensure!(
-            !full || raw.engine.scan_parts == 1,
-            "log.record = \"full\" is for replays with another policy, which rounds by parts do not allow: set \
-             engine.scan_parts = 1, or leave record out"
-        );
+        check_engine_keys(&raw.engine, full)?;
         let mut engine = raw.engine;
         engine.rearm_all = full;
         let tiers = tiers(raw.tier)?;
@@ -376,6 +364,24 @@ pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
 
 /// Highest weight of a VM.
 pub const MAX_WEIGHT: u32 = 1_000_000;
+
+/// Refuses keys of the engine that are set elsewhere, and what a full record does not go with.
+fn check_engine_keys(engine: &EngineConfig, full: bool) -> Result<()> {
+    ensure!(
+        engine.tiers == EngineConfig::default().tiers,
+        "engine.tiers is not set here: describe each tier by a [[tier]] section"
+    );
+    ensure!(
+        !engine.rearm_all,
+        "engine.rearm_all is not set here: write record = \"full\" under [log]"
+    );
+    ensure!(
+        !full || engine.scan_parts == 1,
+        "log.record = \"full\" is for replays with another policy, which rounds by parts do not allow: set \
+         engine.scan_parts = 1, or leave record out"
+    );
+    Ok(())
+}
 
 /// The empty second tier if one is defined, as on a host of one tier that defines none.
 fn second(tiers: &[TierNodes]) -> Option<TierConfig> {

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use terrace_proto::{
-    Action, PAGE_SIZE, PAGES_PER_HUGE, Part, PartAnswer, PartRequest, PartWord, Rearm, RequestId,
+    Action, PAGE_SIZE, PAGES_PER_HUGE, Part, PartAnswer, PartCell, PartRequest, Rearm, RequestId,
     ScanAnswer, ScanRequest, ScanStats, Space, Tick,
 };
 
@@ -158,13 +158,13 @@ fn summed(blocks: impl Iterator<Item = (u32, u64)>) -> (u64, u64) {
 /// Blocks of 2 MiB of which a part's answer has pages, and how many these are.
 fn of_blocks(
     answer: &PartAnswer,
-    pages: impl Fn(&PartWord) -> u64,
+    pages: impl Fn(&PartCell) -> u64,
 ) -> impl Iterator<Item = (u32, u64)> {
-    let blocks = answer.words.chunk_by(|a, b| a.at / 8 == b.at / 8);
-    blocks.filter_map(move |words| {
-        let count = |word| u64::from(pages(word).count_ones());
-        let sum: u64 = words.iter().map(count).sum();
-        (sum > 0).then_some((words[0].at / 8, sum))
+    let blocks = answer.cells.chunk_by(|a, b| a.at / 8 == b.at / 8);
+    blocks.filter_map(move |cells| {
+        let count = |cell| u64::from(pages(cell).count_ones());
+        let sum: u64 = cells.iter().map(count).sum();
+        (sum > 0).then_some((cells[0].at / 8, sum))
     })
 }
 
@@ -270,8 +270,8 @@ impl Vm {
             && answer.space == Space::Guest(self.id)
             && answer.fits(self.pages.ram().span_pages());
         let seen = fits.then(|| Seen {
-            mapped: summed(of_blocks(answer, |word| word.mapped)),
-            found: of_blocks(answer, |word| word.accessed).collect(),
+            mapped: summed(of_blocks(answer, |cell| cell.mapped)),
+            found: of_blocks(answer, |cell| cell.accessed).collect(),
         });
         self.end_age_window(now, at, &answer.stats, seen, shared);
         true

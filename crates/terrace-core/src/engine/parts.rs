@@ -40,7 +40,7 @@ impl Parts {
 
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.mapped.words().len() * 8
+        self.mapped.heap_bytes()
     }
 }
 
@@ -99,10 +99,10 @@ impl Vm {
             self.malformed(now);
             return;
         };
-        for word in &answer.words {
-            let at = word.at as usize;
+        for cell in &answer.cells {
+            let at = cell.at as usize;
             let before = parts.mapped.words().get(at).copied().unwrap_or(0);
-            parts.mapped.set_word(at, before | word.mapped);
+            parts.mapped.set_word(at, before | cell.mapped);
         }
         let is_first = window == 0 && answer.part.index() == 0;
         let blocks = span.div_ceil(terrace_proto::PAGES_PER_HUGE);

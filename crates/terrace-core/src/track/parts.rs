@@ -1,9 +1,9 @@
-//! What a pass over a part adds to the counts.
+//! Counting what a pass over a part found.
 //!
 //! Responsible for: a part's accessed and written bits, as reads and writes of its units. It leaves to others: which part, and when.
 //! No queue rests pages here: every pass over a part re-arms all of it, so each window is judged by its own bits.
 
-use terrace_proto::{PageSize, PartAnswer, PartWord};
+use terrace_proto::{PageSize, PartAnswer, PartCell};
 
 use crate::pages::Pages;
 
@@ -13,18 +13,18 @@ pub(super) fn record(pages: &mut Pages, answer: &PartAnswer, windows: u8) {
     let written = answer.written.as_deref().unwrap_or_default();
     match pages.ram().unit() {
         PageSize::Base => {
-            for (i, word) in answer.words.iter().enumerate() {
+            for (i, cell) in answer.cells.iter().enumerate() {
                 let wrote = written.get(i).copied().unwrap_or(0);
-                record_pages(pages, word, wrote, windows);
+                record_pages(pages, cell, wrote, windows);
             }
         }
-        PageSize::Huge => record_huge(pages, &answer.words, written, windows),
+        PageSize::Huge => record_huge(pages, &answer.cells, written, windows),
     }
 }
 
-fn record_pages(pages: &mut Pages, word: &PartWord, written: u64, windows: u8) {
-    let start = word.at as usize * 64;
-    let mut rest = word.accessed;
+fn record_pages(pages: &mut Pages, cell: &PartCell, written: u64, windows: u8) {
+    let start = cell.at as usize * 64;
+    let mut rest = cell.accessed;
     while rest != 0 {
         let i = rest.trailing_zeros();
         visit(pages, start + i as usize, written >> i & 1 == 1, windows);
@@ -33,14 +33,14 @@ fn record_pages(pages: &mut Pages, word: &PartWord, written: u64, windows: u8) {
 }
 
 /// A unit of 2 MiB is visited once, however many of its pages were.
-fn record_huge(pages: &mut Pages, words: &[PartWord], written: &[u64], windows: u8) {
+fn record_huge(pages: &mut Pages, cells: &[PartCell], written: &[u64], windows: u8) {
     let mut at = 0;
-    for words in words.chunk_by(|a, b| a.at / 8 == b.at / 8) {
-        let writes = written.get(at..at + words.len()).unwrap_or_default();
-        at += words.len();
-        if words.iter().any(|word| word.accessed != 0) {
-            let wrote = writes.iter().any(|word| *word != 0);
-            visit(pages, words[0].at as usize / 8, wrote, windows);
+    for cells in cells.chunk_by(|a, b| a.at / 8 == b.at / 8) {
+        let writes = written.get(at..at + cells.len()).unwrap_or_default();
+        at += cells.len();
+        if cells.iter().any(|cell| cell.accessed != 0) {
+            let wrote = writes.iter().any(|cell| *cell != 0);
+            visit(pages, cells[0].at as usize / 8, wrote, windows);
         }
     }
 }
@@ -66,8 +66,8 @@ mod tests {
     use super::super::tests::pages;
     use super::*;
 
-    fn answer(words: &[(u32, u64)], written: Option<&[u64]>) -> PartAnswer {
-        let word = |&(at, accessed): &(u32, u64)| PartWord {
+    fn answer(cells: &[(u32, u64)], written: Option<&[u64]>) -> PartAnswer {
+        let cell = |&(at, accessed): &(u32, u64)| PartCell {
             at,
             mapped: u64::MAX,
             accessed,
@@ -76,7 +76,7 @@ mod tests {
             id: RequestId(1),
             space: Space::Guest(VmId(1)),
             part: Part::new(0, 0, 0).unwrap(),
-            words: words.iter().map(word).collect(),
+            cells: cells.iter().map(cell).collect(),
             huge: Vec::new(),
             written: written.map(<[u64]>::to_vec),
             stats: ScanStats::default(),

@@ -5,7 +5,7 @@ use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName};
 use terrace_proto::log::Record;
 use terrace_proto::{
-    Action, Event, PartAnswer, PartRequest, PartWord, ScanStats, Space, Tick, VmId,
+    Action, Event, PartAnswer, PartCell, PartRequest, ScanStats, Space, Tick, VmId,
 };
 use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
 use terrace_testkit::engine::{Host, SECOND, spec};
@@ -82,7 +82,7 @@ fn another_round_draws_other_parts() {
 }
 
 #[test]
-fn a_log_by_parts_is_replayed_to_the_byte_and_with_no_other_policy() {
+fn a_log_by_parts_is_replayed_with_its_own_policy_alone() {
     let mut host = host_with(config(4));
     host.run_until(Tick(100 * SECOND));
     let log = written(host.log());
@@ -103,8 +103,8 @@ fn a_log_by_parts_is_replayed_to_the_byte_and_with_no_other_policy() {
 fn what_cannot_be_about_the_part_ends_the_round() {
     let bad: [fn(&mut PartAnswer); 4] = [
         |answer| answer.part = answer.part.next().unwrap(),
-        |answer| answer.words[0].at = u32::MAX,
-        |answer| answer.words[0].accessed = 1,
+        |answer| answer.cells[0].at = u32::MAX,
+        |answer| answer.cells[0].accessed = 1,
         |answer| answer.huge = vec![9, 3],
     ];
     for change in bad {
@@ -123,7 +123,7 @@ fn what_cannot_be_about_the_part_ends_the_round() {
             id: pending.id,
             space: Space::Guest(VM),
             part: pending.part,
-            words: vec![PartWord {
+            cells: vec![PartCell {
                 at: 0,
                 mapped: 2,
                 accessed: 0,

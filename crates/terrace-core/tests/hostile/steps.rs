@@ -3,7 +3,7 @@
 use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
-    PageBitmap, PageCode, PageResult, PageSize, PartAnswer, PartRequest, PartWord, PlacementReport,
+    PageBitmap, PageCode, PageResult, PageSize, PartAnswer, PartCell, PartRequest, PlacementReport,
     PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats, Tick, TierId,
     TierLimit, TierMemory, VmId, VmSpec,
 };
@@ -354,18 +354,18 @@ impl World {
             return;
         };
         let lie = self.dice.below(40);
-        let words = u32::try_from(guest.spec.span_pages() / 64).unwrap();
-        let word = |at: u32| PartWord {
-            at: at + if lie == 0 { words } else { 0 },
+        let cells = u32::try_from(guest.spec.span_pages() / 64).unwrap();
+        let word = |at: u32| PartCell {
+            at: at + if lie == 0 { cells } else { 0 },
             mapped: u64::MAX,
             accessed: 0x4924_9249_2492_4924 >> (at % 3),
         };
-        let mut words: Vec<PartWord> = (0..words)
+        let mut cells: Vec<PartCell> = (0..cells)
             .filter(|at| request.part.has(Gfn((at / 8).into())))
             .map(word)
             .collect();
         if lie == 1 {
-            words.reverse();
+            cells.reverse();
         }
         let part = match request.part.next() {
             Some(next) if lie == 2 => next,
@@ -375,7 +375,7 @@ impl World {
             id: request.id,
             space: request.space,
             part,
-            words,
+            cells,
             huge: vec![u32::from(lie == 3)],
             written: (lie == 4).then(Vec::new),
             stats: ScanStats::default(),

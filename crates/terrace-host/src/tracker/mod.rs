@@ -23,7 +23,7 @@ pub use soft_dirty::SoftDirty;
 #[derive(Debug)]
 pub enum Tracker {
     /// The guest's page tables, page by page.
-    GuestTables(GuestTables),
+    GuestTables(Box<GuestTables>),
     /// DAMON, by regions of its hypervisor's memory.
     Damon(DamonRegions),
 }

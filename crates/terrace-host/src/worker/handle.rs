@@ -424,7 +424,7 @@ mod tests {
             id: asked.id,
             space: asked.space,
             part: asked.part,
-            words: Vec::new(),
+            cells: Vec::new(),
             huge: vec![0],
             written: None,
             stats: ScanStats::default(),

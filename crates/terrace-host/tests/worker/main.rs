@@ -388,10 +388,10 @@ fn parts_of_the_tables_are_scanned_alone() {
     let first = Part::new(1, 2, 0).unwrap();
     let parts: Vec<Part> = std::iter::successors(Some(first), |part| part.next()).collect();
     let seen = |answers: &[PartAnswer]| {
-        let words = answers.iter().flat_map(|answer| &answer.words);
-        words.fold((0, 0), |(mapped, accessed), word| {
-            assert_eq!((word.at, mapped & word.mapped), (0, 0));
-            (mapped | word.mapped, accessed | word.accessed)
+        let cells = answers.iter().flat_map(|answer| &answer.cells);
+        cells.fold((0, 0), |(mapped, accessed), cell| {
+            assert_eq!((cell.at, mapped & cell.mapped), (0, 0));
+            (mapped | cell.mapped, accessed | cell.accessed)
         })
     };
     let cleared: Vec<_> = parts.iter().map(|part| scan(*part, true)).collect();

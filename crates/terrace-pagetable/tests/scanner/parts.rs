@@ -33,10 +33,10 @@ fn sets(answer: &PartAnswer, frames: u64) -> [PageBitmap; 4] {
         pages(),
         PageBitmap::new(frames.div_ceil(512)),
     ];
-    for (i, word) in answer.words.iter().enumerate() {
-        let at = word.at as usize;
-        sets[0].set_word(at, word.mapped);
-        sets[1].set_word(at, word.accessed);
+    for (i, cell) in answer.cells.iter().enumerate() {
+        let at = cell.at as usize;
+        sets[0].set_word(at, cell.mapped);
+        sets[1].set_word(at, cell.accessed);
         if let Some(written) = &answer.written {
             sets[2].set_word(at, written[i]);
         }
@@ -120,7 +120,7 @@ fn mapped_guest(seed: u64) -> SimulatedMemory {
     memory
 }
 
-/// What one pass over all finds, passes over all parts of a draw find together, each leaf once; and they re-arm the same leaves.
+/// Passes over all parts of a draw find together what one pass over all finds, each leaf once, and re-arm the same leaves.
 #[test]
 fn the_parts_together_are_the_whole() {
     for seed in 0..cases() / 10 {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
-    Action, Event, Gfn, PageCode, PartWord, Pass, PlacementReport, ScanStats, Tick, TierId, VmId,
+    Action, Event, Gfn, PageCode, PartCell, Pass, PlacementReport, ScanStats, Tick, TierId, VmId,
 };
 
 use super::guest_moves::NamedPlans;
@@ -190,7 +190,7 @@ fn event_bytes(event: &Event) -> u64 {
         }
         Event::ScannedPart(answer) => {
             let written = answer.written.as_ref().map_or(0, |w| w.capacity() * 8);
-            (answer.words.capacity() * size_of::<PartWord>() + written) as u64
+            (answer.cells.capacity() * size_of::<PartCell>() + written) as u64
         }
         Event::Placement(report) => report.codes.capacity() as u64,
         _ => 0,

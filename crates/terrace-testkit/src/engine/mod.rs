@@ -11,7 +11,7 @@ use terrace_core::{Engine, EngineConfig, Session};
 use terrace_proto::log::{Record, Start};
 use terrace_proto::{
     Action, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode,
-    PageResult, PageSize, PartAnswer, PartRequest, PartWord, PlacementReport, RamRange, Rearm,
+    PageResult, PageSize, PartAnswer, PartCell, PartRequest, PlacementReport, RamRange, Rearm,
     ScanAnswer, ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
 };
 
@@ -392,7 +392,7 @@ impl Guest {
     /// A part's leaf tables each map 512 pages in order.
     fn scan_part(&mut self, request: &PartRequest) -> PartAnswer {
         self.scans += 1;
-        let mut words = Vec::new();
+        let mut cells = Vec::new();
         for (at, bits) in (0_u32..).zip(self.accessed.chunks_mut(64)) {
             if !request.part.has(Gfn(u64::from(at / 8))) {
                 continue;
@@ -409,7 +409,7 @@ impl Guest {
                 accessed |= u64::from(*bit && data.is_some()) << i;
                 *bit &= !request.clear;
             }
-            words.push(PartWord {
+            cells.push(PartCell {
                 at,
                 mapped,
                 accessed,
@@ -420,12 +420,12 @@ impl Guest {
             space: request.space,
             part: request.part,
             stats: ScanStats {
-                leaves: words.len() as u64 * 64,
+                leaves: cells.len() as u64 * 64,
                 elapsed_ns: 400_000,
                 cpu_ns: self.cpu_ns / u64::from(request.part.count()),
                 ..ScanStats::default()
             },
-            words,
+            cells,
             huge: Vec::new(),
             written: None,
         }

@@ -478,7 +478,7 @@ impl Discoverer {
         let mut tables = tables.map_err(|error| error.to_string())?;
         tables.tell_writes(writes == WriteSource::SoftBit);
         Ok(Watched {
-            tracker: Tracker::GuestTables(tables),
+            tracker: Tracker::GuestTables(Box::new(tables)),
             memory,
             damon: None,
         })

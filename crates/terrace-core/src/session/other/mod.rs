@@ -141,7 +141,7 @@ pub enum Refused {
          tracker = \"page-tables\""
     )]
     Damon(String),
-    /// Its windows were not of the same time.
+    /// The log's windows were not of the same time.
     #[error(
         "the log's rounds looked at {0} parts of memory in turn, and what their windows saw does not say what those of \
          another policy would have seen: record with engine.scan_parts = 1"

@@ -48,6 +48,6 @@ fn start(
         pause_budget: Duration::ZERO,
         windows: 8,
     };
-    let observer = Observer::new(&context, vm, Tracker::GuestTables(tables), writes);
+    let observer = Observer::new(&context, vm, Tracker::GuestTables(Box::new(tables)), writes);
     Executor::start(&context, observer, Arc::new(mover)).unwrap()
 }
