@@ -2,15 +2,20 @@
 
 use super::TIERS;
 use super::caches::Caches;
-use super::lines::Lines;
+use super::lines::{Lines, Table};
 use super::pml::Log;
 use super::pmu::Sampling;
 use super::profile::Profile;
 use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
+use super::stream::BATCH;
 use super::tables::Guest;
 use super::tier::Traffic;
+use crate::base::access::Access;
 use crate::base::number::{float, low};
+
+/// Pages above which more than the entries of a batch is read ahead: the rest is small enough below.
+const READ_FAR_PAGES: u64 = 1 << 20;
 
 /// Counters of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -105,6 +110,9 @@ impl Heat {
 
     #[inline]
     fn count(&mut self, page: u32) {
+        if self.cells.is_empty() {
+            return;
+        }
         let at = crate::base::number::to_usize((u64::from(page) * self.step) >> 32);
         if let Some(cell) = self.cells.get_mut(at) {
             *cell = cell.saturating_add(1);
@@ -164,15 +172,13 @@ impl Space {
     /// Counts a data access that reaches memory, and its traffic on the medium.
     #[inline]
     pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
-        let traffic = &mut self.traffic[tier];
+        let (traffic, counts) = (&mut self.traffic[tier], &mut self.counts);
+        // No branch on what cannot be foreseen.
         traffic.read += medium.read;
-        if write {
-            traffic.written += medium.written;
-            self.counts.writes[tier] += 1;
-            self.counts.written_bytes[tier] += medium.written;
-        } else {
-            self.counts.reads[tier] += 1;
-        }
+        traffic.written += medium.written;
+        counts.writes[tier] += u64::from(write);
+        counts.written_bytes[tier] += medium.written;
+        counts.reads[tier] += u64::from(!write);
         self.heat.count(page);
     }
 
@@ -184,6 +190,16 @@ impl Space {
         let news = self.second.get(unit) & bits::DIRTY == 0;
         self.second.raise(unit, bits::ACCESSED | bits::DIRTY);
         news
+    }
+
+    /// Whether pages are of 4 KiB in both dimensions and accesses need no more than TLBs, tables and the last-level
+    /// cache: no bound counts them by page, no cache of DRAM is in their way, and no permission is taken away. It stays
+    /// so while vCPUs run.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let seen = self.profile.is_some() || self.second.permissions.is_some();
+        let small = !self.guest.huge() && !self.second.huge();
+        small && !seen && self.caches.memory_mode.is_none()
     }
 
     /// Units that still fit below the VM's own limit of a tier.
@@ -224,14 +240,27 @@ impl Space {
         std::array::from_fn(|tier| held[tier] + shadows[tier])
     }
 
-    /// Reads the state of a page, so that it is in the caches of the machine that runs the simulator.
-    #[must_use]
-    #[inline]
-    pub fn peek(&self, page: u64) -> u8 {
-        let page = low(page);
-        let entry = self.guest.entry(self.guest.leaf_level(page), page);
-        let frame = Guest::frame_of(entry, page).unwrap_or(0);
-        self.second.get(self.second.unit_of(frame))
+    /// Reads all that walks for accesses will read, so that it is in the caches of the machine that runs the simulator:
+    /// of each kind in a loop of its own, so that it has many reads in flight.
+    pub(super) fn read_ahead(&self, accesses: &[Access]) {
+        let mut entries = [0; BATCH];
+        for (entry, access) in entries.iter_mut().zip(accesses) {
+            let page = low(access.page());
+            *entry = self.guest.entry(self.guest.leaf_level(page), page);
+        }
+        std::hint::black_box(&entries);
+        if self.guest.pages() <= READ_FAR_PAGES {
+            return;
+        }
+        let read = |sum, (entry, access): (&u64, &Access)| {
+            let page = low(access.page());
+            let frame = Guest::frame_of(*entry, page).unwrap_or(0);
+            let guest = self.lines.peek(Table::GuestLeaf, page);
+            let host = self.lines.peek(Table::HostLeaf, frame);
+            let state = self.second.get(self.second.unit_of(frame));
+            sum ^ guest ^ host ^ u32::from(state)
+        };
+        std::hint::black_box(entries.iter().zip(accesses).fold(0, read));
     }
 
     /// Bytes on the heap.
