@@ -95,11 +95,11 @@ impl LastLevel {
         let Set(ways) = &mut self.sets[set];
         if !holds_tag(&ways.map(|way| way & !1), tag) {
             // All ways move in one copy of fixed size, and those behind the last one stay as they are.
-            let before = *ways;
-            ways[1..].copy_from_slice(&before[..MAX_WAYS - 1]);
+            let behind = ways.get(self.ways).copied();
+            ways.copy_within(..MAX_WAYS - 1, 1);
             ways[0] = tag | written;
-            if let (Some(way), Some(behind)) = (ways.get_mut(self.ways), before.get(self.ways)) {
-                *way = *behind;
+            if let Some(behind) = behind {
+                ways[self.ways] = behind;
             }
             return Touched::Miss;
         }

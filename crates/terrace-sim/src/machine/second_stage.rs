@@ -224,6 +224,14 @@ impl SecondStage {
         self.units[index(unit)]
     }
 
+    /// The state of the unit of a frame as if no block could be split; 0 for a frame beyond the last one.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, frame: u32) -> u8 {
+        let state = self.units.get(index(frame >> self.shift));
+        state.copied().unwrap_or(0)
+    }
+
     /// Sets state bits of a unit; neither its tier nor whether it is backed.
     #[inline]
     pub fn raise(&mut self, unit: u32, bits: u8) {

@@ -2,13 +2,13 @@
 
 use super::TIERS;
 use super::caches::Caches;
+use super::last_level::LastLevel;
 use super::lines::{Lines, Table};
 use super::pml::Log;
 use super::pmu::Sampling;
 use super::profile::Profile;
 use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
-use super::stream::BATCH;
 use super::tables::Guest;
 use super::tier::Traffic;
 use crate::base::access::Access;
@@ -240,27 +240,27 @@ impl Space {
         std::array::from_fn(|tier| held[tier] + shadows[tier])
     }
 
-    /// Reads all that walks for accesses will read, so that it is in the caches of the machine that runs the simulator:
-    /// of each kind in a loop of its own, so that it has many reads in flight.
-    pub(super) fn read_ahead(&self, accesses: &[Access]) {
-        let mut entries = [0; BATCH];
-        for (entry, access) in entries.iter_mut().zip(accesses) {
-            let page = low(access.page());
-            *entry = self.guest.entry(self.guest.leaf_level(page), page);
-        }
-        std::hint::black_box(&entries);
+    /// Reads what walks for accesses will read, and the lines' sets of a cache, so that it is in the caches of the
+    /// machine that runs the simulator. Of each kind in a loop of its own: the shorter a loop, the more of its reads are
+    /// in flight. No read waits for another one, so a page's frame is guessed: the one that it had at first.
+    pub(super) fn read_ahead(&self, accesses: &[Access], cache: Option<&LastLevel>) {
+        let pages = || accesses.iter().map(|access| low(access.page()));
+        let entry = |page| self.guest.entry(self.guest.leaf_level(page), page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ entry(page)));
         if self.guest.pages() <= READ_FAR_PAGES {
             return;
         }
-        let read = |sum, (entry, access): (&u64, &Access)| {
-            let page = low(access.page());
-            let frame = Guest::frame_of(*entry, page).unwrap_or(0);
-            let guest = self.lines.peek(Table::GuestLeaf, page);
-            let host = self.lines.peek(Table::HostLeaf, frame);
-            let state = self.second.get(self.second.unit_of(frame));
-            sum ^ guest ^ host ^ u32::from(state)
-        };
-        std::hint::black_box(entries.iter().zip(accesses).fold(0, read));
+        let first = self.guest.first_data();
+        let state = |page| self.second.peek(first + page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ state(page)));
+        let line = |page| self.lines.peek(Table::GuestLeaf, page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
+        let line = |page| self.lines.peek(Table::HostLeaf, first + page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
+        if let Some(cache) = cache {
+            let set = |sum, access: &Access| sum ^ cache.peek(*access);
+            std::hint::black_box(accesses.iter().fold(0, set));
+        }
     }
 
     /// Bytes on the heap.

@@ -3,7 +3,7 @@
 use crate::base::access::{Access, Pace, Source};
 
 /// Accesses taken from the load at a time.
-pub(super) const BATCH: usize = 64;
+const BATCH: usize = 64;
 
 /// A vCPU's accesses: a batch of them, and the load that makes the others.
 pub struct Stream {

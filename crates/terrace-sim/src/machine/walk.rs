@@ -226,6 +226,13 @@ fn fill(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     env.costs.second_stage_fault
 }
 
+/// One of two numbers, without a branch: which lines are cached cannot be foreseen.
+#[inline(always)]
+fn select(first: bool, one: u64, other: u64) -> u64 {
+    let mask = u64::from(first).wrapping_neg();
+    (one & mask) | (other & !mask)
+}
+
 /// Reads an entry of the guest's tables from memory: its table's translation, then its line.
 #[inline(always)]
 fn guest_miss<const PLAIN: bool>(
@@ -271,13 +278,16 @@ fn host_line<const PLAIN: bool>(
     number: u32,
     overlap: Overlap,
 ) -> u64 {
-    if space.lines.touch(table, number) {
+    let hit = space.lines.touch(table, number);
+    if PLAIN {
+        space.traffic[0].read += select(hit, 0, LINE);
+        return select(hit, env.costs.cached_line, env.read_ps[0]);
+    }
+    if hit {
         return env.costs.cached_line;
     }
     space.traffic[0].read += LINE;
-    if let Some(profile) = &mut space.profile
-        && !PLAIN
-    {
+    if let Some(profile) = &mut space.profile {
         profile.host_line(env.read_ps[0], overlap.walks());
     }
     env.read_ps[0]
