@@ -2,7 +2,6 @@
 
 use super::TIERS;
 use super::caches::Caches;
-use super::last_level::LastLevel;
 use super::lines::{Lines, Table};
 use super::pml::Log;
 use super::pmu::Sampling;
@@ -240,10 +239,10 @@ impl Space {
         std::array::from_fn(|tier| held[tier] + shadows[tier])
     }
 
-    /// Reads what walks for accesses will read, and the lines' sets of a cache, so that it is in the caches of the
-    /// machine that runs the simulator. Of each kind in a loop of its own: the shorter a loop, the more of its reads are
-    /// in flight. No read waits for another one, so a page's frame is guessed: the one that it had at first.
-    pub(super) fn read_ahead(&self, accesses: &[Access], cache: Option<&LastLevel>) {
+    /// Reads what walks for accesses will read, so that it is in the caches of the machine that runs the simulator. Of
+    /// each kind in a loop of its own: the shorter a loop, the more of its reads are in flight. No read waits for another
+    /// one, so a page's frame is guessed: the one that it had at first.
+    pub(super) fn read_ahead(&self, accesses: &[Access]) {
         let pages = || accesses.iter().map(|access| low(access.page()));
         let entry = |page| self.guest.entry(self.guest.leaf_level(page), page);
         std::hint::black_box(pages().fold(0, |sum, page| sum ^ entry(page)));
@@ -257,10 +256,6 @@ impl Space {
         std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
         let line = |page| self.lines.peek(Table::HostLeaf, first + page);
         std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
-        if let Some(cache) = cache {
-            let set = |sum, access: &Access| sum ^ cache.peek(*access);
-            std::hint::black_box(accesses.iter().fold(0, set));
-        }
     }
 
     /// Bytes on the heap.

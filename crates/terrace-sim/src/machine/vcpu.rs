@@ -351,9 +351,14 @@ impl Vcpu {
             self.follow_pace(env);
         }
         if space.guest.pages() > READ_AHEAD_PAGES {
-            let cache = space.caches.last_level.as_deref();
-            let cache = cache.filter(|_| self.pace.before_cache);
-            space.read_ahead(self.stream.at_hand(), cache);
+            space.read_ahead(self.stream.at_hand());
+        }
+        if let Some(cache) = &space.caches.last_level
+            && self.pace.before_cache
+            && cache.reads_ahead()
+        {
+            let read = |sum, access: &Access| sum ^ cache.peek(*access);
+            std::hint::black_box(self.stream.at_hand().iter().fold(0, read));
         }
         !self.stream.is_empty()
     }
