@@ -217,6 +217,13 @@ impl SecondStage {
         self.blocks.is_some()
     }
 
+    /// Whether a unit is of a block that was split: it takes a TLB entry per page; a whole one has one in all.
+    #[must_use]
+    #[inline]
+    pub fn is_split(&self, unit: u32) -> bool {
+        self.can_split() && self.units_of(unit) == 1
+    }
+
     /// The state of a unit.
     #[must_use]
     #[inline]

@@ -317,6 +317,16 @@ impl Guest {
         self.memory.at(table.place).map(|table| &table[at])
     }
 
+    /// The level of a page's leaf. `PLAIN`: leaves are of 4 KiB, and always were.
+    #[must_use]
+    #[inline]
+    pub fn level_as<const PLAIN: bool>(&self, page: u32) -> Level {
+        if PLAIN {
+            return Level::Leaf;
+        }
+        self.leaf_level(page)
+    }
+
     /// The level of a page's leaf.
     #[must_use]
     #[inline]

@@ -37,10 +37,7 @@ impl Mmu {
         known: bool,
     ) -> Walked {
         space.counts.walks += 1;
-        let leaf = match PLAIN {
-            true => Level::Leaf,
-            false => space.guest.leaf_level(page),
-        };
+        let leaf = space.guest.level_as::<PLAIN>(page);
         let mut ps = self.upper::<PLAIN>(space, env, page, leaf);
         let (table, number) = match leaf {
             Level::Leaf => (Table::GuestLeaf, page),
@@ -69,14 +66,9 @@ impl Mmu {
         }
         let state = space.second.get(unit);
         if state & bits::ODD != 0 {
-            // Both stand for a move under way: pages are unmapped or write-protected while they are copied.
-            if state & bits::UNMAPPED != 0 || (write && state & bits::PROTECTED != 0) {
-                return Walked::Wait;
-            }
-            // Filled before the fault is reported, so that a placer finds a page that is somewhere.
-            if state & (bits::UNFILLED | bits::ABSENT) != 0 {
-                waits += fill(space, env, unit);
-                waits += faults.host_fault(space, env, unit, write);
+            match odd_page(space, env, faults, unit, write) {
+                Some(ps) => waits += ps,
+                None => return Walked::Wait,
             }
         }
         if write {
@@ -98,8 +90,7 @@ impl Mmu {
         }
         // Read again: a fault above may have moved the unit.
         let tier = space.second.get(unit) & bits::TIER;
-        // A block that the host has split takes a TLB entry per page; a whole one has one in all.
-        let small = !PLAIN && space.second.can_split() && space.second.units_of(unit) == 1;
+        let small = !PLAIN && space.second.is_split(unit);
         let tier = self.fill::<PLAIN>(page, tier, write, (small, known));
         // Out-of-order processors overlap walks; faults and exits stall them.
         Walked::Found(tier, self.overlap.share(ps) + waits)
@@ -212,6 +203,28 @@ impl Mmu {
         self.follow_reclaim(space);
         ps
     }
+}
+
+/// The time that an access waits for a page in an odd state, ps; `None` if it must come again.
+#[cold]
+fn odd_page(
+    space: &mut Space,
+    env: &Environment,
+    faults: &mut impl Faults,
+    unit: u32,
+    write: bool,
+) -> Option<u64> {
+    let state = space.second.get(unit);
+    // Both stand for a move under way: pages are unmapped or write-protected while they are copied.
+    if state & bits::UNMAPPED != 0 || (write && state & bits::PROTECTED != 0) {
+        return None;
+    }
+    if state & (bits::UNFILLED | bits::ABSENT) == 0 {
+        return Some(0);
+    }
+    // Filled before the fault is reported, so that a placer finds a page that is somewhere.
+    let ps = fill(space, env, unit);
+    Some(ps + faults.host_fault(space, env, unit, write))
 }
 
 /// Serves a second-stage fault: the host fills the mapping, and backs the page if nothing does.
