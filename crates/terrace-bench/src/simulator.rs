@@ -81,11 +81,13 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
     let sources = vm.workload.sources(&context);
     let sources = sources.map_err(|error| RunError(error.to_string()))?;
     let costs = Costs::default();
-    let tlb = |entries: u64, ways| Tlb::new((entries / scale).max(1), ways);
-    let mut vcpus: Vec<(Box<dyn Source>, Tlb, Tlb)> = sources
-        .into_iter()
-        .map(|source| (source, tlb(costs.l1_entries, 4), tlb(costs.l2_entries, 12)))
-        .collect();
+    let scaled = |entries: u64| (entries / scale).max(1);
+    let tlbs = || {
+        let (l1, l2) = (scaled(costs.l1_entries), scaled(costs.l2_entries));
+        (Tlb::<4>::new(l1), Tlb::<12>::new(l2))
+    };
+    let mut vcpus: Vec<(Box<dyn Source>, _)> =
+        sources.into_iter().map(|source| (source, tlbs())).collect();
     let pages = vm.workload.pages(scale, &scenario.folder);
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let mut records = vec![[0_u64; 2]; to_usize(pages)];
@@ -93,7 +95,7 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
     let mut done = 0;
     let ns = timed(|| {
         while done < accesses {
-            for (source, l1, l2) in &mut vcpus {
+            for (source, (l1, l2)) in &mut vcpus {
                 let count = source.fill(0, &mut batch);
                 for access in &batch[..count] {
                     let page = low(access.page());

@@ -92,14 +92,17 @@ pub enum MapError {
     BrokenTable(Vpn),
 }
 
+/// The owner of a page that is no table now: no frame, of which there are at most 2^32 - 1.
+const FREE: u32 = u32::MAX;
+
 /// Guest memory with bytes for table pages only. A table is found by one index by frame and nothing more.
 #[derive(Debug)]
 pub struct SimulatedMemory {
     /// Per frame: 0, or 1 + the position in `pages`.
     slots: Vec<u32>,
     pages: Vec<TablePage>,
-    /// The frame of each of `pages`. `None` if it is free.
-    owners: Vec<Option<Gfn>>,
+    /// The frame of each of `pages`; [`FREE`] if it is free.
+    owners: Vec<u32>,
     free: Vec<u32>,
 }
 
@@ -139,7 +142,7 @@ impl SimulatedMemory {
     pub fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
             + self.pages.capacity() * size_of::<TablePage>()
-            + self.owners.capacity() * size_of::<Option<Gfn>>()
+            + self.owners.capacity() * size_of::<u32>()
             + self.free.capacity() * size_of::<u32>()
     }
 
@@ -148,18 +151,19 @@ impl SimulatedMemory {
     /// # Errors
     /// If it is beyond the end or a table already.
     pub fn add_table(&mut self, frame: Gfn) -> Result<(), MapError> {
-        let slot = usize::try_from(frame.0)
-            .ok()
-            .and_then(|i| self.slots.get_mut(i))
+        let number = u32::try_from(frame.0).unwrap_or(FREE);
+        let slot = self
+            .slots
+            .get_mut(number as usize)
             .filter(|slot| **slot == 0)
             .ok_or(MapError::BadTableFrame(frame))?;
         if let Some(free) = self.free.pop() {
             self.pages[free as usize - 1] = TablePage::empty();
-            self.owners[free as usize - 1] = Some(frame);
+            self.owners[free as usize - 1] = number;
             *slot = free;
         } else {
             self.pages.push(TablePage::empty());
-            self.owners.push(Some(frame));
+            self.owners.push(number);
             // No more pages than frames, and those fit.
             *slot = u32::try_from(self.pages.len()).unwrap_or(u32::MAX);
         }
@@ -174,19 +178,34 @@ impl SimulatedMemory {
         if let Some(slot) = slot
             && *slot != 0
         {
-            self.owners[*slot as usize - 1] = None;
+            self.owners[*slot as usize - 1] = FREE;
             self.free.push(std::mem::take(slot));
         }
     }
 
     /// The frames that are tables, in no order.
     pub fn table_frames(&self) -> impl Iterator<Item = Gfn> + '_ {
-        self.owners.iter().copied().flatten()
+        let owners = self.owners.iter().filter(|owner| **owner != FREE);
+        owners.map(|owner| Gfn(u64::from(*owner)))
     }
 
     /// All tables, in the order of making, including those that were removed and not made anew.
     pub fn tables_mut(&mut self) -> impl Iterator<Item = &mut Table> {
         self.pages.iter_mut().map(|page| &mut page.0)
+    }
+
+    /// The place of a table, which stays the same until the table is removed; `None` if the frame is no table.
+    #[must_use]
+    pub fn place(&self, frame: Gfn) -> Option<u32> {
+        let slot = *self.slots.get(usize::try_from(frame.0).ok()?)?;
+        slot.checked_sub(1)
+    }
+
+    /// The table at a [`SimulatedMemory::place`].
+    #[must_use]
+    #[inline]
+    pub fn at(&self, place: u32) -> Option<&Table> {
+        self.pages.get(place as usize).map(|page| &page.0)
     }
 
     /// Maps the virtual page `at` of the address space `paging.root()` to `leaf`, replacing what was there.

@@ -275,7 +275,8 @@ impl Plan {
     /// Runs everything. `options` are for the runs that were asked for.
     ///
     /// # Errors
-    /// The error of the first run, in the plan's order, that cannot be done; then nothing is told of the others.
+    /// The error of a run that cannot be done, the first in the plan's order if there are several; then nothing is told of
+    /// the others.
     pub fn run(&self, options: Options, control: &Control) -> Result<Finished, RunError> {
         self.run_by(control, |job, report| {
             let options = if job.wanted {
@@ -293,7 +294,7 @@ impl Plan {
     where
         F: Fn(&Job, &dyn Fn(f64) -> bool) -> Result<Option<Output>, RunError> + Sync,
     {
-        let outputs = each(&self.jobs, control, simulate)?;
+        let outputs = each(&self.jobs, control, |job| job.scenario.work(), simulate)?;
         Ok(self.finished(outputs))
     }
 
@@ -360,13 +361,15 @@ fn named(scenario: &Scenario, policy: &str) -> Result<(Option<String>, Scenario)
     Ok((Some(policy.into()), variant))
 }
 
-/// Does every job, each on one thread; a job that was not finished before the end was asked for is `None`.
+/// Does every job, each on one thread, those with the most `work` first: a long one that begins last would leave the
+/// other threads idle. A job that was not finished before the end was asked for is `None`.
 ///
 /// # Errors
 /// That of the first job in order that failed.
 pub(crate) fn each<J, T, F>(
     jobs: &[J],
     control: &Control,
+    work: impl Fn(&J) -> f64,
     one: F,
 ) -> Result<Vec<Option<T>>, RunError>
 where
@@ -375,6 +378,8 @@ where
     F: Fn(&J, &dyn Fn(f64) -> bool) -> Result<Option<T>, RunError> + Sync,
 {
     let board = Board::new(jobs.len(), control);
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by(|a, b| work(&jobs[*b]).total_cmp(&work(&jobs[*a])));
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<T, RunError>>>> =
         jobs.iter().map(|_| Mutex::new(None)).collect();
@@ -382,9 +387,9 @@ where
         for _ in 0..control.threads.get().min(jobs.len()) {
             scope.spawn(|| {
                 while !board.ended() {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(i) else { return };
-                    let result = one(job, &|done| board.report(i, done));
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&i) = order.get(turn) else { return };
+                    let result = one(&jobs[i], &|done| board.report(i, done));
                     if result.is_err() {
                         board.failed.store(true, Ordering::Relaxed);
                     }

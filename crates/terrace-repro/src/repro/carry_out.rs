@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_sim::RunError;
+use terrace_sim::{RunError, Scenario};
 
 use super::row::{Outcome, ReproReport, Row};
 use super::runs::{Load, Measured, Results, Run};
@@ -52,7 +52,8 @@ impl Pool {
 
     /// Does all runs. One that fails leaves the others alone.
     pub(super) fn measure(&self, control: &Control) -> Result<Finished, RunError> {
-        each(&self.runs, control, |run, report| {
+        let work = |run: &Run| run.scenario.as_ref().map_or(0.0, Scenario::work);
+        each(&self.runs, control, work, |run, report| {
             match run.measure(report) {
                 Ok(measured) => Ok(measured.map(Ok)),
                 Err(error) => Ok(Some(Err(error.to_string()))),

@@ -10,14 +10,12 @@ const BITS: u32 = 5;
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
-    total: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
         Self {
             counts: vec![0; to_usize(bucket(u64::MAX)) + 1],
-            total: 0,
         }
     }
 }
@@ -41,7 +39,6 @@ impl Histogram {
     #[inline]
     pub fn add(&mut self, ps: u64) {
         self.counts[to_usize(bucket(ps))] += 1;
-        self.total += 1;
     }
 
     /// Adds another histogram's counts.
@@ -49,13 +46,12 @@ impl Histogram {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
-        self.total += other.total;
     }
 
     /// The time that a share of all times does not exceed, ns; 0 if there are no times.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> f64 {
-        let rank = share * float(self.total);
+        let rank = share * float(self.counts.iter().sum());
         let mut seen = 0;
         for (at, count) in (0_u64..).zip(&self.counts) {
             seen += count;

@@ -5,6 +5,7 @@
 //! part of the real cache is set aside ([`super::lines`]). Lines are those of a load's own memory: a page that moves
 //! keeps its lines, and copies of pages do not pass through.
 
+use super::ways::holds_tag;
 use crate::base::access::{Access, LINE, LINES_PER_PAGE};
 use crate::base::number::{low, to_usize};
 
@@ -87,16 +88,12 @@ impl LastLevel {
     }
 
     /// Accesses a line of the running VM. Afterwards the cache has it.
-    #[inline]
+    #[inline(always)]
     pub fn touch(&mut self, access: Access) -> Touched {
         let (set, tag) = self.place(access);
         let written = u32::from(access.is_write());
         let Set(ways) = &mut self.sets[set];
-        // All ways are compared at once: most accesses miss, and a search that stops early takes longer for those.
-        if !ways
-            .iter()
-            .fold(false, |held, way| held | (*way & !1 == tag))
-        {
+        if !holds_tag(&ways.map(|way| way & !1), tag) {
             // All ways move in one copy of fixed size, and those behind the last one stay as they are.
             let behind = ways.get(self.ways).copied();
             ways.copy_within(..MAX_WAYS - 1, 1);
@@ -134,7 +131,9 @@ impl LastLevel {
     }
 }
 
-/// Moves the way that holds a line to the front; returns it.
+/// Moves the way that holds a line to the front; returns it. Not inlined, or the search would be merged with the one
+/// before, which is of all ways at once.
+#[inline(never)]
 fn to_front(ways: &mut [u32; MAX_WAYS], tag: u32) -> u32 {
     let found = ways.iter().position(|way| *way & !1 == tag).unwrap_or(0);
     let was = ways[found];

@@ -57,14 +57,25 @@ impl Lines {
     }
 
     /// Whether the line that holds an entry is in the cache; puts it there if it is not.
-    #[inline]
+    #[inline(always)]
     pub fn touch(&mut self, table: Table, entry: u32) -> bool {
+        let (key, slot) = self.locate(table, entry);
+        std::mem::replace(&mut self.tags[slot], key) == key
+    }
+
+    /// Reads where the line would be, so that it is in the caches of the machine that runs the simulator.
+    #[inline]
+    #[must_use]
+    pub(super) fn peek(&self, table: Table, entry: u32) -> u32 {
+        self.tags[self.locate(table, entry).1]
+    }
+
+    /// The key of the line that holds an entry, and its slot.
+    #[inline(always)]
+    fn locate(&self, table: Table, entry: u32) -> (u32, usize) {
         let key = (entry >> 3) << 3 | table.number();
         let slot = u64::from(mix(key)) >> self.shift;
-        let tag = &mut self.tags[crate::base::number::to_usize(slot)];
-        let hit = *tag == key;
-        *tag = key;
-        hit
+        (key, crate::base::number::to_usize(slot))
     }
 
     /// Bytes on the heap.

@@ -15,12 +15,11 @@ use crate::base::number::to_usize;
 pub struct Mmu {
     /// Size of a first-level translation, as a power of two: 2^shift pages of 4 KiB.
     shift: u32,
-    /// Walks in flight at a time, as the load has misses in flight.
-    pub(super) overlap: u64,
-    l1: Tlb,
+    pub(super) overlap: Overlap,
+    l1: Tlb<4>,
     /// First-level translations of 4 KiB, if 2 MiB pages can be split.
-    small: Option<Tlb>,
-    l2: Tlb,
+    small: Option<Tlb<4>>,
+    l2: Tlb<12>,
     /// Caches of the guest's tables.
     pub(super) guest: PagingCaches,
     /// Caches of the second stage.
@@ -33,15 +32,15 @@ pub struct Mmu {
 /// The paging-structure caches of one dimension: the entries that lead to leaves.
 #[derive(Clone, Debug)]
 pub(super) struct PagingCaches {
-    pub(super) pde: Tlb,
-    pub(super) pdpte: Tlb,
+    pub(super) pde: Tlb<4>,
+    pub(super) pdpte: Tlb<4>,
 }
 
 impl PagingCaches {
     fn new(costs: &Costs, scale: u64) -> Self {
         Self {
-            pde: Tlb::new(costs.pde_entries / scale, 4),
-            pdpte: Tlb::new(costs.pdpte_entries / scale, 4),
+            pde: Tlb::new(costs.pde_entries / scale),
+            pdpte: Tlb::new(costs.pdpte_entries / scale),
         }
     }
 
@@ -52,6 +51,34 @@ impl PagingCaches {
 
     fn heap_bytes(&self) -> usize {
         self.pde.heap_bytes() + self.pdpte.heap_bytes()
+    }
+}
+
+/// Walks in flight at a time, as the load has misses in flight: the time of a walk is divided by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overlap {
+    walks: u64,
+    /// The walks as a power of two, which they mostly are: a shift is faster.
+    shift: Option<u32>,
+}
+
+impl Overlap {
+    fn of(walks: u64) -> Self {
+        let shift = walks.is_power_of_two().then(|| walks.trailing_zeros());
+        Self { walks, shift }
+    }
+
+    pub(super) fn walks(self) -> u64 {
+        self.walks
+    }
+
+    /// The part of a walk's time that its vCPU waits, ps.
+    #[inline]
+    pub(super) fn share(self, ps: u64) -> u64 {
+        match self.shift {
+            Some(shift) => ps >> shift,
+            None => ps / self.walks.max(1),
+        }
     }
 }
 
@@ -66,10 +93,10 @@ impl Mmu {
         };
         Self {
             shift: if huge { 9 } else { 0 },
-            overlap: 1,
-            l1: Tlb::new((l1 / scale).max(1), 4),
+            overlap: Overlap::of(1),
+            l1: Tlb::new((l1 / scale).max(1)),
             small: None,
-            l2: Tlb::new((costs.l2_entries / scale).max(1), 12),
+            l2: Tlb::new((costs.l2_entries / scale).max(1)),
             guest: PagingCaches::new(costs, scale),
             host: PagingCaches::new(costs, scale),
             pml: Buffer::new(costs.pml_entries),
@@ -79,17 +106,17 @@ impl Mmu {
 
     /// Adds a first-level TLB for 4 KiB pages.
     pub fn add_small_pages(&mut self, costs: &Costs, scale: u64) {
-        self.small = Some(Tlb::new((costs.l1_entries / scale).max(1), 4));
+        self.small = Some(Tlb::new((costs.l1_entries / scale).max(1)));
     }
 
     /// Sets how many walks overlap, up to the number of page walkers.
     pub fn overlap_walks(&mut self, walks: u64, costs: &Costs) {
-        self.overlap = walks.clamp(1, costs.walkers);
+        self.overlap = Overlap::of(walks.clamp(1, costs.walkers));
     }
 
     /// The tier of a page and the time of finding it, ps; `None` while the page is being copied.
     #[inline]
-    pub fn translate(
+    pub fn translate<const PLAIN: bool>(
         &mut self,
         space: &mut Space,
         env: &Environment,
@@ -97,7 +124,7 @@ impl Mmu {
         page: u32,
         write: bool,
     ) -> Option<(usize, u64)> {
-        let key = page >> self.shift;
+        let key = self.key::<PLAIN>(page);
         let mut known = false;
         if let Some(cached) = self.l1.find(key) {
             if cached.dirty() || !write {
@@ -110,16 +137,22 @@ impl Mmu {
                 return Some((cached.tier(), env.costs.l2_hit));
             }
             known = true;
-        } else if let Some((cached, ps)) = self.find_small(env, page) {
+        } else if !PLAIN && let Some((cached, ps)) = self.find_small(env, page) {
             if cached.dirty() || !write {
                 return Some((cached.tier(), ps));
             }
             known = true;
         }
-        match self.walk(space, env, faults, page, write, known) {
+        match self.walk::<PLAIN>(space, env, faults, page, write, known) {
             Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
             Walked::Wait => None,
         }
+    }
+
+    /// The key of a page's translation.
+    #[inline(always)]
+    fn key<const PLAIN: bool>(&self, page: u32) -> u32 {
+        if PLAIN { page } else { page >> self.shift }
     }
 
     /// A cached translation of a page of a split block and the time of finding it, ps.
@@ -137,16 +170,17 @@ impl Mmu {
     /// Fills the TLBs with the translation that a walk found; returns its tier. `small`: of a split block. `known`:
     /// there is an older translation of the page.
     #[inline]
-    pub(super) fn fill(
+    pub(super) fn fill<const PLAIN: bool>(
         &mut self,
         page: u32,
         tier: u8,
         write: bool,
         (small, known): (bool, bool),
     ) -> usize {
+        let key = self.key::<PLAIN>(page);
         let (l1, key) = match &mut self.small {
-            Some(l1) if small => (l1, small_key(page)),
-            _ => (&mut self.l1, page >> self.shift),
+            Some(l1) if !PLAIN && small => (l1, small_key(page)),
+            _ => (&mut self.l1, key),
         };
         let cached = Cached::new(key, tier, write);
         // A first write through a clean entry renews it in place; a second one would push another out.

@@ -32,6 +32,7 @@ pub mod tier;
 pub mod tlb;
 pub mod vcpu;
 pub mod walk;
+mod ways;
 
 /// Picoseconds in a nanosecond: the machine counts its time in ps.
 pub const PS: u64 = 1000;

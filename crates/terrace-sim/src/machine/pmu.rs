@@ -117,12 +117,19 @@ impl Counters {
         }
     }
 
-    /// Advances the counter of loads or that of stores; returns whether it ran out, which asks for a record.
+    /// Advances the counters of loads and of stores, each by one or not; returns whether one ran out, which asks for a
+    /// record.
     #[inline]
-    pub(super) fn count(&mut self, write: bool) -> bool {
-        let left = &mut self.left[usize::from(write)];
-        *left -= 1;
-        *left == 0
+    pub(super) fn count(&mut self, loads: bool, stores: bool) -> bool {
+        self.left[0] -= u64::from(loads);
+        self.left[1] -= u64::from(stores);
+        self.ran_out(false) || self.ran_out(true)
+    }
+
+    /// Whether the counter of loads or that of stores ran out: it is at 0 until its record is written.
+    #[inline]
+    pub(super) fn ran_out(&self, write: bool) -> bool {
+        self.left[usize::from(write)] == 0
     }
 
     /// Restarts a counter that ran out and writes a record; returns the time that this takes, ps.

@@ -22,6 +22,8 @@ pub mod bits {
     pub const PROTECTED: u8 = 1 << 6;
     /// Backed by no host memory.
     pub const ABSENT: u8 = 1 << 7;
+    /// Any state in which an access does not just go on.
+    pub const ODD: u8 = UNFILLED | UNMAPPED | PROTECTED | ABSENT;
 }
 
 /// The second stage of one VM: a map of units of 4 KiB or 2 MiB.
@@ -138,11 +140,12 @@ impl SecondStage {
         self.units[first..first + 512].fill(state);
     }
 
-    /// Whether one entry of the second stage maps the 2 MiB around a frame.
+    /// Whether one entry of the second stage maps the 2 MiB around a frame. `PLAIN`: units are of 4 KiB, and always were.
     #[must_use]
     #[inline]
-    pub fn maps_huge(&self, frame: u32) -> bool {
+    pub fn maps_huge<const PLAIN: bool>(&self, frame: u32) -> bool {
         match &self.blocks {
+            _ if PLAIN => false,
             None => self.shift != 0,
             Some(blocks) => !blocks.tables || blocks.whole.get(u64::from(frame >> 9)),
         }
@@ -152,7 +155,15 @@ impl SecondStage {
     #[must_use]
     #[inline]
     pub fn unit_of(&self, frame: u32) -> u32 {
+        self.unit_as::<false>(frame)
+    }
+
+    /// The unit of a frame. `PLAIN`: units are of 4 KiB, and always were.
+    #[must_use]
+    #[inline]
+    pub fn unit_as<const PLAIN: bool>(&self, frame: u32) -> u32 {
         match &self.blocks {
+            _ if PLAIN => frame,
             Some(blocks) if blocks.whole.get(u64::from(frame >> 9)) => frame & !511,
             _ => frame >> self.shift,
         }
@@ -206,11 +217,26 @@ impl SecondStage {
         self.blocks.is_some()
     }
 
+    /// Whether a unit is of a block that was split: it takes a TLB entry per page; a whole one has one in all.
+    #[must_use]
+    #[inline]
+    pub fn is_split(&self, unit: u32) -> bool {
+        self.can_split() && self.units_of(unit) == 1
+    }
+
     /// The state of a unit.
     #[must_use]
     #[inline]
     pub fn get(&self, unit: u32) -> u8 {
         self.units[index(unit)]
+    }
+
+    /// The state of the unit of a frame as if no block could be split; 0 for a frame beyond the last one.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, frame: u32) -> u8 {
+        let state = self.units.get(index(frame >> self.shift));
+        state.copied().unwrap_or(0)
     }
 
     /// Sets state bits of a unit; neither its tier nor whether it is backed.

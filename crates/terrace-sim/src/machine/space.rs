@@ -2,7 +2,7 @@
 
 use super::TIERS;
 use super::caches::Caches;
-use super::lines::Lines;
+use super::lines::{Lines, Table};
 use super::pml::Log;
 use super::pmu::Sampling;
 use super::profile::Profile;
@@ -10,7 +10,11 @@ use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
 use super::tables::Guest;
 use super::tier::Traffic;
+use crate::base::access::Access;
 use crate::base::number::{float, low};
+
+/// Pages above which more than the entries of a batch is read ahead: the rest is small enough below.
+const READ_FAR_PAGES: u64 = 1 << 20;
 
 /// Counters of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -105,6 +109,9 @@ impl Heat {
 
     #[inline]
     fn count(&mut self, page: u32) {
+        if self.cells.is_empty() {
+            return;
+        }
         let at = crate::base::number::to_usize((u64::from(page) * self.step) >> 32);
         if let Some(cell) = self.cells.get_mut(at) {
             *cell = cell.saturating_add(1);
@@ -164,15 +171,13 @@ impl Space {
     /// Counts a data access that reaches memory, and its traffic on the medium.
     #[inline]
     pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
-        let traffic = &mut self.traffic[tier];
+        let (traffic, counts) = (&mut self.traffic[tier], &mut self.counts);
+        // No branch on what cannot be foreseen.
         traffic.read += medium.read;
-        if write {
-            traffic.written += medium.written;
-            self.counts.writes[tier] += 1;
-            self.counts.written_bytes[tier] += medium.written;
-        } else {
-            self.counts.reads[tier] += 1;
-        }
+        traffic.written += medium.written;
+        counts.writes[tier] += u64::from(write);
+        counts.written_bytes[tier] += medium.written;
+        counts.reads[tier] += u64::from(!write);
         self.heat.count(page);
     }
 
@@ -184,6 +189,16 @@ impl Space {
         let news = self.second.get(unit) & bits::DIRTY == 0;
         self.second.raise(unit, bits::ACCESSED | bits::DIRTY);
         news
+    }
+
+    /// Whether pages are of 4 KiB in both dimensions and accesses need no more than TLBs, tables and the last-level
+    /// cache: no bound counts them by page, no cache of DRAM is in their way, and no permission is taken away. It stays
+    /// so while vCPUs run.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let seen = self.profile.is_some() || self.second.permissions.is_some();
+        let small = !self.guest.huge() && !self.second.huge();
+        small && !seen && self.caches.memory_mode.is_none()
     }
 
     /// Units that still fit below the VM's own limit of a tier.
@@ -224,14 +239,23 @@ impl Space {
         std::array::from_fn(|tier| held[tier] + shadows[tier])
     }
 
-    /// Reads the state of a page, so that it is in the caches of the machine that runs the simulator.
-    #[must_use]
-    #[inline]
-    pub fn peek(&self, page: u64) -> u8 {
-        let page = low(page);
-        let entry = self.guest.entry(self.guest.leaf_level(page), page);
-        let frame = Guest::frame_of(entry, page).unwrap_or(0);
-        self.second.get(self.second.unit_of(frame))
+    /// Reads what walks for accesses will read, so that it is in the caches of the machine that runs the simulator. Of
+    /// each kind in a loop of its own: the shorter a loop, the more of its reads are in flight. No read waits for another
+    /// one, so a page's frame is guessed: the one that it had at first.
+    pub(super) fn read_ahead(&self, accesses: &[Access]) {
+        let pages = || accesses.iter().map(|access| low(access.page()));
+        let entry = |page| self.guest.entry(self.guest.leaf_level(page), page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ entry(page)));
+        if self.guest.pages() <= READ_FAR_PAGES {
+            return;
+        }
+        let first = self.guest.first_data();
+        let state = |page| self.second.peek(first + page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ state(page)));
+        let line = |page| self.lines.peek(Table::GuestLeaf, page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
+        let line = |page| self.lines.peek(Table::HostLeaf, first + page);
+        std::hint::black_box(pages().fold(0, |sum, page| sum ^ line(page)));
     }
 
     /// Bytes on the heap.

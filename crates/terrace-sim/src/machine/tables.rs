@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, WRITABLE};
-use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory, Table};
+use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory};
 use terrace_proto::{Gfn, PageBitmap, PageSize, PagingRegisters, Vpn};
 
 use crate::base::number::{index, low, to_usize};
@@ -50,8 +50,8 @@ pub struct Released {
 pub struct Guest {
     memory: SimulatedMemory,
     paging: Paging,
-    /// Frames of tables, in the order of the addresses that they map: level 1, 2 and 3.
-    tables: [Vec<u32>; 3],
+    /// The tables in the order of the addresses that they map: level 1, 2 and 3.
+    tables: [Vec<At>; 3],
     page: PageSize,
     pages: u64,
     first_data: u32,
@@ -61,6 +61,19 @@ pub struct Guest {
     ended: u64,
     /// Frames beyond the load's memory.
     spare: Range<u32>,
+}
+
+/// The location of a table.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    frame: u32,
+    /// The table's place in simulated memory, found without a look at its frame; [`At::NOWHERE`]: it is kept for a leaf
+    /// that may be split.
+    place: u32,
+}
+
+impl At {
+    const NOWHERE: u32 = u32::MAX;
 }
 
 /// The bits of a leaf that an access sets.
@@ -150,7 +163,9 @@ impl Guest {
         };
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
-            guest.tables[0] = (low(next)..).take(to_usize(blocks)).collect();
+            let place = At::NOWHERE;
+            let kept = (low(next)..).map(|frame| At { frame, place });
+            guest.tables[0] = kept.take(to_usize(blocks)).collect();
         }
         Ok(guest)
     }
@@ -168,7 +183,7 @@ impl Guest {
             let mut new_table = || {
                 let frame = Gfn(next);
                 next += 1;
-                made.push(low(frame.0));
+                made.push(frame);
                 Some(frame)
             };
             // What a block's first leaf needs of tables is made with it, from the top down.
@@ -181,7 +196,9 @@ impl Guest {
                 .map(self.paging, Vpn(BASE + block * 512), leaf, &mut new_table)?;
             let lowest = if self.page == PageSize::Base { 0 } else { 1 };
             for (level, frame) in (lowest..).zip(made.into_iter().rev()) {
-                self.tables[level].push(frame);
+                let place = self.memory.place(frame).unwrap_or(At::NOWHERE);
+                let frame = low(frame.0);
+                self.tables[level].push(At { frame, place });
             }
         }
         match self.page {
@@ -220,10 +237,12 @@ impl Guest {
         let Some(frame) = Self::frame_of(entry, first) else {
             return false;
         };
-        let table = Gfn(u64::from(self.tables[0][index(page >> 9)]));
+        let at = &mut self.tables[0][index(page >> 9)];
+        let table = Gfn(u64::from(at.frame));
         if self.memory.add_table(table).is_err() {
             return false;
         }
+        at.place = self.memory.place(table).unwrap_or(At::NOWHERE);
         let flags = entry & !(ADDRESS | LARGE);
         for at in 0..512 {
             if let Some(slot) = self.slot(Level::Leaf, first + at) {
@@ -278,9 +297,9 @@ impl Guest {
         (&self.memory, self.paging)
     }
 
-    /// The frame of the table that holds a page's entry of a level, and the entry's place in it.
+    /// The table that holds a page's entry of a level, and the entry's place in it.
     #[inline]
-    fn locate(&self, level: Level, page: u32) -> (u32, usize) {
+    fn locate(&self, level: Level, page: u32) -> (At, usize) {
         match level {
             Level::Leaf => (self.tables[0][index(page >> 9)], index(page & 511)),
             Level::Pde => (self.tables[1][index(page >> 18)], index(page >> 9 & 511)),
@@ -293,14 +312,19 @@ impl Guest {
     }
 
     #[inline]
-    fn table(&self, frame: u32) -> Option<&Table> {
-        self.memory.table(Gfn(u64::from(frame)))
+    fn slot(&self, level: Level, page: u32) -> Option<&AtomicU64> {
+        let (table, at) = self.locate(level, page);
+        self.memory.at(table.place).map(|table| &table[at])
     }
 
+    /// The level of a page's leaf. `PLAIN`: leaves are of 4 KiB, and always were.
+    #[must_use]
     #[inline]
-    fn slot(&self, level: Level, page: u32) -> Option<&AtomicU64> {
-        let (frame, at) = self.locate(level, page);
-        self.table(frame).map(|table| &table[at])
+    pub fn level_as<const PLAIN: bool>(&self, page: u32) -> Level {
+        if PLAIN {
+            return Level::Leaf;
+        }
+        self.leaf_level(page)
     }
 
     /// The level of a page's leaf.
@@ -318,7 +342,7 @@ impl Guest {
     #[must_use]
     #[inline]
     pub fn table_frame(&self, level: Level, page: u32) -> u32 {
-        self.locate(level, page).0
+        self.locate(level, page).0.frame
     }
 
     /// The frames of the tables on the way to a page, from the root down; the table that the guest keeps for a 2 MiB
@@ -372,11 +396,18 @@ impl Guest {
     #[must_use]
     #[inline]
     pub fn frame_of(entry: u64, page: u32) -> Option<u32> {
+        Self::frame_as::<false>(entry, page)
+    }
+
+    /// The frame behind a leaf entry, as [`Guest::frame_of`] gives it. `PLAIN`: the entry is of 4 KiB.
+    #[must_use]
+    #[inline]
+    pub fn frame_as<const PLAIN: bool>(entry: u64, page: u32) -> Option<u32> {
         if entry & PRESENT == 0 {
             return None;
         }
         let frame = low((entry & ADDRESS) >> 12);
-        Some(if entry & LARGE != 0 {
+        Some(if !PLAIN && entry & LARGE != 0 {
             (frame & !511) | page & 511
         } else {
             frame
@@ -501,6 +532,6 @@ impl Guest {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         let index: usize = self.tables.iter().map(Vec::capacity).sum();
-        (self.memory.heap_bytes() + index * size_of::<u32>()) as u64
+        (self.memory.heap_bytes() + index * size_of::<At>()) as u64
     }
 }

@@ -533,7 +533,8 @@ fn a_hit_sets_a_and_d() {
 fn a_line_that_becomes_dirty_in_the_cache_is_written_back_once() {
     let env = environment();
     let mut space = cached_space();
-    let tier = usize::from(space.peek(1) & bits::TIER);
+    let frame = space.guest.frame(1).unwrap();
+    let tier = usize::from(space.second.tier(space.second.unit_of(frame)).unwrap());
     let [read, write] = [false, true].map(|write| Access::new(1, 0, write));
     let other = Access::new(1, 63, false);
     run(&mut space, &env, &[read, other, write, other, write]);

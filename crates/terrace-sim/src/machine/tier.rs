@@ -30,13 +30,13 @@ pub struct Traffic {
     pub written: u64,
 }
 
-/// The medium's line that a vCPU accessed last, per tier, and whether it was written.
+/// The medium's line that a vCPU accessed last, per tier, times two; plus one if it was written.
 #[derive(Clone, Copy, Debug)]
-pub struct LastLines([(u64, bool); TIERS]);
+pub struct LastLines([u64; TIERS]);
 
 impl Default for LastLines {
     fn default() -> Self {
-        Self([(u64::MAX, false); TIERS])
+        Self([u64::MAX - 1; TIERS])
     }
 }
 
@@ -46,18 +46,15 @@ impl LastLines {
     /// `rewrite` bytes each further time.
     #[inline]
     pub fn take(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> Traffic {
-        let write = access.is_write();
-        let line = medium_line(access, bytes);
-        let (last, dirty) = self.0[tier];
-        let again = last == line;
-        self.0[tier] = (line, write || (again && dirty));
+        let write = u64::from(access.is_write());
+        let line = medium_line(access, bytes) << 1;
+        let last = self.0[tier];
+        let again = last & !1 == line;
+        let dirty = if again { last & 1 } else { 0 };
+        self.0[tier] = line | dirty | write;
         Traffic {
             read: if again { 0 } else { bytes },
-            written: match (write, again && dirty) {
-                (false, _) => 0,
-                (true, false) => bytes,
-                (true, true) => rewrite,
-            },
+            written: write * if dirty == 0 { bytes } else { rewrite },
         }
     }
 
@@ -65,15 +62,13 @@ impl LastLines {
     /// last access to the tier was to the same line of the medium, and that is written anyway.
     #[inline]
     pub fn write_back(&mut self, access: Access, tier: usize, bytes: u64, rewrite: u64) -> u64 {
-        let (last, dirty) = &mut self.0[tier];
-        if *last != medium_line(access, bytes) {
+        let last = &mut self.0[tier];
+        if *last >> 1 != medium_line(access, bytes) {
             return bytes;
         }
-        if std::mem::replace(dirty, true) {
-            rewrite
-        } else {
-            bytes
-        }
+        let dirty = *last & 1;
+        *last |= 1;
+        if dirty == 0 { bytes } else { rewrite }
     }
 }
 
@@ -81,7 +76,7 @@ impl LastLines {
 /// scenario with another is refused); a shift is faster than a division.
 #[inline]
 fn medium_line(access: Access, bytes: u64) -> u64 {
-    access.line_number() >> (bytes / LINE).trailing_zeros()
+    access.line_number() >> (bytes.trailing_zeros() - LINE.trailing_zeros())
 }
 
 /// A tier's load.

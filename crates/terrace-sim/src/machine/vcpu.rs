@@ -44,8 +44,8 @@ pub struct Environment {
 #[derive(Clone, Copy, Debug, Default)]
 struct Prices {
     compute: u64,
-    read: [u64; TIERS],
-    write: [u64; TIERS],
+    /// Of reads and of writes, per tier.
+    memory: [[u64; TIERS]; 2],
     /// A hit in the last-level cache.
     cached: u64,
 }
@@ -57,19 +57,14 @@ impl Prices {
         let share = |ps: u64| whole(float(ps) * part);
         Self {
             compute: whole(pace.compute_ns * float(super::PS)),
-            read: env.read_ps.map(share),
-            write: env.write_ps.map(share),
+            memory: [env.read_ps.map(share), env.write_ps.map(share)],
             cached: share(env.costs.cached_line),
         }
     }
 
     #[inline]
     fn access(&self, tier: usize, write: bool) -> u64 {
-        if write {
-            self.write[tier]
-        } else {
-            self.read[tier]
-        }
+        self.memory[usize::from(write)][tier]
     }
 }
 
@@ -85,8 +80,8 @@ pub struct Vcpu {
     flush_at: u64,
     /// Whether the vCPU waits for a page that is being copied.
     waiting: bool,
-    /// Whether the accesses of the batch come before the last-level cache.
-    before_cache: bool,
+    /// The pace of the accesses of the batch, for which prices are.
+    pace: Pace,
     /// Number of programs that ended before that of the batch.
     program: u64,
 }
@@ -96,16 +91,18 @@ impl Vcpu {
     /// of its VM; see [`Vcpu::numbered`].
     #[must_use]
     pub fn new(source: Box<dyn Source>, left: u64, costs: &Costs, scale: u64, huge: bool) -> Self {
+        let stream = Stream::new(source);
+        let pace = stream.pace();
         Self {
             progress: Progress::new(left),
-            stream: Stream::new(source),
+            stream,
             prices: Prices::default(),
             last_lines: LastLines::default(),
             mmu: Mmu::new(costs, scale, huge),
             counters: Counters::new(0),
             flush_at: 0,
             waiting: false,
-            before_cache: false,
+            pace,
             program: 0,
         }
     }
@@ -165,31 +162,56 @@ impl Vcpu {
         }
         self.mmu.follow_reclaim(space);
         self.counters.follow(space.sampling.pmu());
+        let batch = match space.is_plain() {
+            true => Self::run_batch::<true, _>,
+            false => Self::run_batch::<false, _>,
+        };
         while self.progress.clock() < env.end_ps && self.is_running() {
             if self.stream.is_empty() && !self.refill(space, env) {
                 self.progress.end();
                 return;
             }
-            if self.program != space.guest.ended_programs() {
-                // Another vCPU is still in the program before.
-                self.progress.wait(env.end_ps);
-                return;
-            }
-            if !self.step(space, env, faults) {
-                // The page comes back at some time of a later quantum.
+            // Otherwise another vCPU is still in the program before.
+            let goes_on = self.program == space.guest.ended_programs();
+            if !goes_on || !batch(self, space, env, faults) {
                 self.progress.wait(env.end_ps);
                 return;
             }
         }
     }
 
+    /// Makes accesses of the batch until none is left, or the time or the load is over. Returns false if a page must be
+    /// waited for, which comes back at some time of a later quantum.
+    ///
+    /// `PLAIN` is [`Space::is_plain`]: known in advance, the parts of the machine that few runs have cost the others
+    /// nothing.
+    fn run_batch<const PLAIN: bool, F: Faults>(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        faults: &mut F,
+    ) -> bool {
+        while !self.stream.is_empty() && self.progress.clock() < env.end_ps && self.is_running() {
+            if !self.step::<PLAIN>(space, env, faults) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Makes one access; returns whether it was made.
-    #[inline]
-    fn step(&mut self, space: &mut Space, env: &Environment, faults: &mut impl Faults) -> bool {
+    #[inline(always)]
+    fn step<const PLAIN: bool>(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        faults: &mut impl Faults,
+    ) -> bool {
         let access = self.stream.front();
         let page = low(access.page());
         let write = access.is_write();
-        let Some((tier, ps)) = self.mmu.translate(space, env, faults, page, write) else {
+        let found = self.mmu.translate::<PLAIN>(space, env, faults, page, write);
+        let Some((tier, ps)) = found else {
             if !self.waiting {
                 space.counts.exits += u64::from(!faults.moves_in_guest());
                 self.waiting = true;
@@ -198,18 +220,14 @@ impl Vcpu {
         };
         self.waiting = false;
         self.progress.advance(self.prices.compute + ps);
-        let tier = if self.before_cache && self.hits_cache(space, env, access, tier) {
-            tier
-        } else {
-            let tier = self.access_memory(space, env, access, tier);
-            // The counters' event of loads is a miss of the last-level cache; that of stores is any store.
-            if access.loads() {
-                self.count(space, env, page, false, tier);
-            }
-            tier
+        let hit = self.pace.before_cache && self.hits_cache(space, env, access, tier);
+        let tier = match hit {
+            true => tier,
+            false => self.access_memory::<PLAIN>(space, env, access, tier),
         };
-        if write {
-            self.count(space, env, page, true, tier);
+        // The counters' event of loads is a miss of the last-level cache; that of stores is any store.
+        if self.counters.count(access.loads() & !hit, write) {
+            self.record(space, env, page, tier);
         }
         self.stream.advance();
         self.progress.made(access.ends_operation());
@@ -217,21 +235,23 @@ impl Vcpu {
     }
 
     /// Makes an access that reaches memory; returns the tier that served it.
-    #[inline]
-    fn access_memory(
+    #[inline(always)]
+    fn access_memory<const PLAIN: bool>(
         &mut self,
         space: &mut Space,
         env: &Environment,
         access: Access,
         tier: usize,
     ) -> usize {
-        if space.caches.memory_mode.is_some() {
+        if !PLAIN && space.caches.memory_mode.is_some() {
             return self.access_through_dram(space, env, access);
         }
         let write = access.is_write();
         let waited = self.prices.access(tier, write);
         self.progress.advance(waited);
-        if let Some(profile) = &mut space.profile {
+        if let Some(profile) = &mut space.profile
+            && !PLAIN
+        {
             profile.access(env, access, tier, waited);
         }
         let medium = self
@@ -242,7 +262,7 @@ impl Vcpu {
     }
 
     /// Makes an access of a page of `tier`, if the last-level cache has its line; returns whether it does.
-    #[inline]
+    #[inline(always)]
     fn hits_cache(
         &mut self,
         space: &mut Space,
@@ -267,6 +287,7 @@ impl Vcpu {
 
     /// Charges the way back of a line that became dirty in the cache. It goes when the line is evicted; that is not
     /// waited for.
+    #[inline(never)]
     fn write_back(&mut self, space: &mut Space, env: &Environment, access: Access, tier: usize) {
         if space.caches.memory_mode.is_some() {
             let frame = space.guest.first_data() + low(access.page());
@@ -286,12 +307,14 @@ impl Vcpu {
         space.counts.written_bytes[tier] += bytes;
     }
 
-    /// Counts a load or a store.
-    #[inline]
-    fn count(&mut self, space: &mut Space, env: &Environment, page: u32, write: bool, tier: usize) {
-        if self.counters.count(write) {
-            let ps = self.counters.record(space, env, page, write, tier);
-            self.progress.advance(ps);
+    /// Records an access as a load or as a store, or as both.
+    #[cold]
+    fn record(&mut self, space: &mut Space, env: &Environment, page: u32, tier: usize) {
+        for write in [false, true] {
+            if self.counters.ran_out(write) {
+                let ps = self.counters.record(space, env, page, write, tier);
+                self.progress.advance(ps);
+            }
         }
     }
 
@@ -311,7 +334,9 @@ impl Vcpu {
         let frame = space.guest.first_data() + page;
         let touched = space.through_dram(env, frame, access.line(), write);
         let missed = touched.filter(|touched| !touched.hit);
-        let longer = missed.map_or(0, |t| t.longer(self.prices.read[1], self.prices.write[1]));
+        let longer = missed.map_or(0, |t| {
+            t.longer(self.prices.memory[0][1], self.prices.memory[1][1])
+        });
         self.progress.advance(self.prices.access(0, write) + longer);
         let tier = usize::from(missed.is_some());
         space.count(tier, page, write, Traffic::default());
@@ -322,13 +347,14 @@ impl Vcpu {
     fn refill(&mut self, space: &Space, env: &Environment) -> bool {
         self.stream.refill(env.now_ns);
         self.program = self.stream.program();
-        self.follow_pace(env);
+        if self.stream.pace() != self.pace {
+            self.follow_pace(env);
+        }
         if space.guest.pages() > READ_AHEAD_PAGES {
-            let read = |sum, access: &Access| sum ^ space.peek(access.page());
-            std::hint::black_box(self.stream.at_hand().iter().fold(0, read));
+            space.read_ahead(self.stream.at_hand());
         }
         if let Some(cache) = &space.caches.last_level
-            && self.before_cache
+            && self.pace.before_cache
             && cache.reads_ahead()
         {
             let read = |sum, access: &Access| sum ^ cache.peek(*access);
@@ -339,10 +365,10 @@ impl Vcpu {
 
     /// Follows the pace of the batch's accesses, and the machine's latencies.
     fn follow_pace(&mut self, env: &Environment) {
-        let pace = self.stream.pace();
-        self.before_cache = pace.before_cache;
-        self.prices = Prices::of(pace, env);
-        self.mmu.overlap_walks(whole(pace.parallelism), &env.costs);
+        self.pace = self.stream.pace();
+        self.prices = Prices::of(self.pace, env);
+        let walks = whole(self.pace.parallelism);
+        self.mmu.overlap_walks(walks, &env.costs);
     }
 
     /// Interrupts the vCPU for so many ps, unless its load has ended.

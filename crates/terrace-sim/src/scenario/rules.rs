@@ -8,6 +8,7 @@ use super::policy::check_threshold;
 use super::quantity::size_text;
 use super::{GuestPolicy, HostPolicy, HostShare, Scenario, SmallVms, Vm};
 use crate::base::load::{MAX_PAGES, Stop};
+use crate::base::number::float;
 use crate::base::side::Side;
 use crate::machine::tlb::Cached;
 use crate::mechanisms::needs::{Memory, Part};
@@ -144,6 +145,21 @@ impl Scenario {
     pub fn needs_profiles(&self) -> bool {
         let mut policies = self.vms.iter().map(|vm| &vm.policy);
         policies.any(|policy| *policy == HostPolicy::StaticBest)
+    }
+
+    /// The work of simulating the scenario, for the order of runs alone: time of vCPUs as simulated, roughly in ns. A
+    /// trace, whose length is known only when it is read, counts as much as a load without end.
+    #[must_use]
+    pub fn work(&self) -> f64 {
+        const ACCESS_NS: f64 = 100.0;
+        let of = |vm: &Vm| match vm.stop {
+            Stop::Duration(ns) => float(ns) * f64::from(vm.vcpus),
+            Stop::Ops(ops) => float(ops) * ACCESS_NS,
+            Stop::Trace => f64::INFINITY,
+        };
+        // Profiles come from a whole run before.
+        let runs = if self.needs_profiles() { 2.0 } else { 1.0 };
+        runs * self.vms.iter().map(of).sum::<f64>() / float(self.machine.scale)
     }
 
     /// Checks the conditions that mechanisms of other systems set for a VM.
