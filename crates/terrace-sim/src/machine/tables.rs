@@ -164,8 +164,8 @@ impl Guest {
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
             let place = At::NOWHERE;
-            let kept = (low(next)..).map(|frame| At { frame, place });
-            guest.tables[0] = kept.take(to_usize(blocks)).collect();
+            let places = (low(next)..).map(|frame| At { frame, place });
+            guest.tables[0] = places.take(to_usize(blocks)).collect();
         }
         Ok(guest)
     }

@@ -65,6 +65,7 @@ impl Mmu {
             waits += permissions.access(&mut space.counts, &env.costs, frame);
         }
         let state = space.second.get(unit);
+        // Seldom, so that what it takes is left out of the way of all other accesses.
         if state & bits::ODD != 0 {
             match odd_page(space, env, faults, unit, write) {
                 Some(ps) => waits += ps,
@@ -90,6 +91,7 @@ impl Mmu {
         }
         // Read again: a fault above may have moved the unit.
         let tier = space.second.get(unit) & bits::TIER;
+        // Pages of 4 KiB are never parts of a split unit.
         let small = !PLAIN && space.second.is_split(unit);
         let tier = self.fill::<PLAIN>(page, tier, write, (small, known));
         // Out-of-order processors overlap walks; faults and exits stall them.
@@ -115,6 +117,7 @@ impl Mmu {
             ps += self.upper_line::<PLAIN>(space, env, page, (Level::Pde, Table::GuestPde, block));
             self.guest.pde.push(Cached::new(block, 0, false));
         }
+        // Only where no lower entry is cached, as above.
         let giga = page >> 18;
         if self.guest.pdpte.find(giga).is_none() {
             let line = (Level::Pdpte, Table::GuestUpper, giga);
