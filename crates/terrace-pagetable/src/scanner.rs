@@ -7,6 +7,7 @@ use crate::marks::{LeafBits, PartMarks, WholeMarks};
 use crate::memory::GuestTables;
 use crate::paging::Paging;
 use crate::pass::{Arm, Guard, Pass, Path};
+use crate::vectors::Vectors;
 use crate::visited::Visited;
 
 /// Scans the page tables of one VM.
@@ -27,6 +28,8 @@ pub struct Scanner {
     rearm_blocks: Bits,
     /// Whether D tells writes and is moved aside.
     writes: bool,
+    /// The widest of this machine, unless a test says otherwise.
+    vectors: Vectors,
 }
 
 impl Scanner {
@@ -40,7 +43,14 @@ impl Scanner {
             mapped: LeafBits::new(frames),
             rearm_blocks: Bits::new(frames.div_ceil(512)),
             writes: false,
+            vectors: Vectors::of_this_machine(),
         }
+    }
+
+    /// Makes the scanner use other instructions than the widest.
+    #[doc(hidden)]
+    pub fn use_vectors(&mut self, vectors: Vectors) {
+        self.vectors = vectors;
     }
 
     /// Makes answers say what was written (or stops that), for a guest of which **the operator says that it runs
@@ -104,6 +114,7 @@ impl Scanner {
                 accessed: LeafBits::new(self.frames),
                 written: self.writes.then(|| LeafBits::new(self.frames)),
             },
+            vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
         };
@@ -156,6 +167,7 @@ impl Scanner {
             part: Some(request.part),
             visited: &mut self.visited,
             marks: &mut *room,
+            vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
         };

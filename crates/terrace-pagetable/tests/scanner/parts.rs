@@ -4,7 +4,7 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use terrace_pagetable::entry::WRITABLE;
-use terrace_pagetable::{GuestTables as _, Leaf, LeafSize, Scanner, SimulatedMemory};
+use terrace_pagetable::{GuestTables as _, Leaf, LeafSize, Scanner, SimulatedMemory, Vectors};
 use terrace_proto::{
     Gfn, PageBitmap, Part, PartAnswer, PartRequest, Rearm, RequestId, Space, VmId, Vpn,
 };
@@ -58,6 +58,8 @@ fn passes_over_parts_of_random_tables_equal_the_naive_walkers() {
             .map(|_| Gfn(case.below(case.tables + 1)))
             .collect();
         let mut scanner = Scanner::new(case.frames);
+        let vectors = Vectors::all();
+        scanner.use_vectors(vectors[usize::try_from(seed).unwrap() % vectors.len()]);
         let mut naive = Naive::new(case.frames, paging);
         if case.below(2) == 1 {
             scanner.tell_writes(true);
