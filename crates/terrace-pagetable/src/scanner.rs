@@ -1,6 +1,6 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
+use terrace_proto::{Gfn, Part, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
 
 use crate::bits::Bits;
 use crate::marks::{LeafBits, PartMarks, WholeMarks};
@@ -97,6 +97,31 @@ impl Scanner {
         request: &ScanRequest,
         guard: impl Guard,
     ) -> ScanAnswer {
+        self.scan_of(memory, paging, roots, (request, None), guard)
+    }
+
+    /// A part's share of [`Scanner::scan_checked`]: the leaf tables of the part alone, by a scanner that always has that part. The shares of
+    /// all parts of a draw together find what a pass over all does, and may be made side by side. Upper tables' accessed
+    /// bits are treated as by [`Scanner::scan_part`].
+    pub fn scan_share<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        (request, part): (&ScanRequest, Part),
+        guard: impl Guard,
+    ) -> ScanAnswer {
+        self.scan_of(memory, paging, roots, (request, Some(part)), guard)
+    }
+
+    fn scan_of<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        (request, part): (&ScanRequest, Option<Part>),
+        guard: impl Guard,
+    ) -> ScanAnswer {
         self.visited.clear();
         if !request.prune {
             self.mapped.clear();
@@ -107,7 +132,7 @@ impl Scanner {
             frames: self.frames,
             arm: Arm::new(&request.rearm, &mut self.rearm_blocks),
             prune: request.prune,
-            part: None,
+            part,
             visited: &mut self.visited,
             marks: WholeMarks {
                 mapped: &mut self.mapped,
