@@ -1,11 +1,16 @@
 //! The cost of tracking 64 GiB by windows of 5 ms, part after part: `cargo run --release -p terrace-bench --example parts`.
 
-use terrace_bench::{part_windows, scan_sampled};
+use terrace_bench::{part_windows, scan_sampled, side_by_side};
 
 /// The window, ns.
 const WINDOW: f64 = 5e6;
 
 fn main() {
+    let two = side_by_side(2);
+    println!(
+        "a scan of all by two threads: {:.2} of the time that one takes (least times)",
+        two.ratio_least()
+    );
     let sampled = scan_sampled();
     println!(
         "1/16 of the leaf tables: {:.0} ns/GiB, {:.4} of a full scan (least times)",

@@ -26,6 +26,7 @@ pub use measured::Measured;
 pub use range_tree::{range_tree, range_tree_epoch};
 pub use scan::{
     PartWindows, part_windows, root_proof, scan_leaf, scan_leaf_all, scan_pruned, scan_sampled,
+    side_by_side,
 };
 pub use simulator::{Simulated, simulate};
 pub use state_bytes::state_bytes_per_page;

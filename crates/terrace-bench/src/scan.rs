@@ -153,6 +153,36 @@ pub fn part_windows(shift: u8) -> PartWindows {
     }
 }
 
+/// A full scan with a tenth of the pages accessed by so many threads (a power of two), each with its share of the leaf tables; one thread is the
+/// baseline. ns of wall time.
+#[must_use]
+pub fn side_by_side(threads: u8) -> Measured {
+    let mut guest = Guest::new();
+    let shift = u8::try_from(threads.max(1).ilog2()).unwrap_or(0);
+    let frames = guest.memory.frames();
+    let mut shares: Vec<(Part, Scanner)> = (0..1 << shift)
+        .filter_map(|index| Part::new(0, shift, index).ok())
+        .map(|part| (part, Scanner::new(frames)))
+        .collect();
+    measure(&mut guest, |guest| {
+        guest.touch_random(10);
+        let all = request(false);
+        let (memory, paging) = (&guest.memory, guest.paging);
+        let together = timed(|| {
+            std::thread::scope(|running| {
+                for (part, scanner) in &mut shares {
+                    let work = (&all, *part);
+                    running
+                        .spawn(move || scanner.scan_share(memory, paging, &[ROOT], work, |_| true));
+                }
+            });
+        });
+        guest.touch_random(10);
+        let alone = timed(|| guest.scan(false).stats.accessed);
+        (together, alone)
+    })
+}
+
 /// `root_proof_ns`: the work before a scan may walk: the direct map is found and proven for the table that a register
 /// names, and 256 more tables with the same kernel half are looked at; the baseline is the full scan. ns each.
 #[must_use]
@@ -302,15 +332,18 @@ impl Guest {
     }
 
     fn scan(&mut self, prune: bool) -> ScanAnswer {
-        let request = ScanRequest {
-            id: RequestId(1),
-            space: Space::Guest(VmId(1)),
-            rearm: Rearm::All,
-            prune,
-            discover: false,
-        };
         self.scanner
-            .scan(&self.memory, self.paging, &[ROOT], &request)
+            .scan(&self.memory, self.paging, &[ROOT], &request(prune))
+    }
+}
+
+fn request(prune: bool) -> ScanRequest {
+    ScanRequest {
+        id: RequestId(1),
+        space: Space::Guest(VmId(1)),
+        rearm: Rearm::All,
+        prune,
+        discover: false,
     }
 }
 

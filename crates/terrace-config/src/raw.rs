@@ -73,6 +73,7 @@ pub(crate) struct RawVm {
     pub(crate) fast: Option<ByteSize>,
     pub(crate) share: Option<Share>,
     pub(crate) tracker: Option<TrackerChoice>,
+    pub(crate) scan_threads: Option<u8>,
     pub(crate) writes: Option<WriteSource>,
     pub(crate) write_pause_budget_ms: Option<u64>,
     pub(crate) mode: Option<VmMode>,

@@ -53,3 +53,5 @@ pub use pass::Guard;
 pub use roots::{Proven, find_roots, prove};
 pub use scanner::Scanner;
 pub use simulated::{Leaf, LeafSize, MapError, SimulatedMemory};
+#[doc(hidden)]
+pub use vectors::Vectors;

@@ -90,6 +90,7 @@ pub(crate) struct Pass<'a, M, S, L> {
     pub(crate) part: Option<Part>,
     pub(crate) visited: &'a mut Visited,
     pub(crate) marks: S,
+    pub(crate) vectors: Vectors,
     pub(crate) stats: ScanStats,
     pub(crate) path: Path<'a, L>,
 }
@@ -436,7 +437,7 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
     /// stops at the end of each page, and asking for all of it at once would wait for it.
     #[inline]
     fn leaves(&mut self, table: &Table, next: Option<&Table>) -> Result<Left, Gone> {
-        let vectors = Vectors::of_this_machine();
+        let vectors = self.vectors;
         let mut copies = Copies::empty();
         // All is read before the way to the table is looked at again, which then speaks for each word of the copy.
         vectors.read(copies.all_mut(), table);

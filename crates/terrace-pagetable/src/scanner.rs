@@ -1,12 +1,13 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
+use terrace_proto::{Gfn, Part, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
 
 use crate::bits::Bits;
 use crate::marks::{LeafBits, PartMarks, WholeMarks};
 use crate::memory::GuestTables;
 use crate::paging::Paging;
 use crate::pass::{Arm, Guard, Pass, Path};
+use crate::vectors::Vectors;
 use crate::visited::Visited;
 
 /// Scans the page tables of one VM.
@@ -27,6 +28,8 @@ pub struct Scanner {
     rearm_blocks: Bits,
     /// Whether D tells writes and is moved aside.
     writes: bool,
+    /// The widest of this machine, unless a test says otherwise.
+    vectors: Vectors,
 }
 
 impl Scanner {
@@ -40,7 +43,14 @@ impl Scanner {
             mapped: LeafBits::new(frames),
             rearm_blocks: Bits::new(frames.div_ceil(512)),
             writes: false,
+            vectors: Vectors::of_this_machine(),
         }
+    }
+
+    /// Makes the scanner use other instructions than the widest.
+    #[doc(hidden)]
+    pub fn use_vectors(&mut self, vectors: Vectors) {
+        self.vectors = vectors;
     }
 
     /// Makes answers say what was written (or stops that), for a guest of which **the operator says that it runs
@@ -87,6 +97,31 @@ impl Scanner {
         request: &ScanRequest,
         guard: impl Guard,
     ) -> ScanAnswer {
+        self.scan_of(memory, paging, roots, (request, None), guard)
+    }
+
+    /// A part's share of [`Scanner::scan_checked`]: the leaf tables of the part alone, by a scanner that always has that part. The shares of
+    /// all parts of a draw together find what a pass over all does, and may be made side by side. Upper tables' accessed
+    /// bits are treated as by [`Scanner::scan_part`].
+    pub fn scan_share<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        (request, part): (&ScanRequest, Part),
+        guard: impl Guard,
+    ) -> ScanAnswer {
+        self.scan_of(memory, paging, roots, (request, Some(part)), guard)
+    }
+
+    fn scan_of<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        (request, part): (&ScanRequest, Option<Part>),
+        guard: impl Guard,
+    ) -> ScanAnswer {
         self.visited.clear();
         if !request.prune {
             self.mapped.clear();
@@ -97,13 +132,14 @@ impl Scanner {
             frames: self.frames,
             arm: Arm::new(&request.rearm, &mut self.rearm_blocks),
             prune: request.prune,
-            part: None,
+            part,
             visited: &mut self.visited,
             marks: WholeMarks {
                 mapped: &mut self.mapped,
                 accessed: LeafBits::new(self.frames),
                 written: self.writes.then(|| LeafBits::new(self.frames)),
             },
+            vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
         };
@@ -156,6 +192,7 @@ impl Scanner {
             part: Some(request.part),
             visited: &mut self.visited,
             marks: &mut *room,
+            vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
         };

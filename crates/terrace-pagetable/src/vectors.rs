@@ -10,15 +10,18 @@
 use crate::chunk::{CHUNK, Chunk};
 use crate::memory::Table;
 
-/// Instructions that may be used.
+/// Instructions that may be used. All of them find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vectors {
+#[doc(hidden)]
+pub enum Vectors {
     /// 512 bits, with masks.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// 256 bits.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// 512 bits, lane by lane in plain code: for tests on machines that lack them.
+    Emulated512,
     /// Those of any processor.
     Any,
 }
@@ -39,6 +42,20 @@ impl Vectors {
         Self::Any
     }
 
+    /// All that can be tried on this machine, the widest first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Emulated512, Self::Any];
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            all.insert(0, Self::Avx2);
+        }
+        if !all.contains(&Self::of_this_machine()) {
+            all.insert(0, Self::of_this_machine());
+        }
+        all
+    }
+
     /// Reads all entries of a table, each once.
     #[inline]
     pub(crate) fn read(self, copies: &mut [u64; 512], table: &Table) {
@@ -49,7 +66,7 @@ impl Vectors {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Self::Avx2 => unsafe { x86::read_256(copies, table) },
-            Self::Any => read_any(copies, table),
+            Self::Emulated512 | Self::Any => read_any(copies, table),
         }
     }
 
@@ -63,6 +80,7 @@ impl Vectors {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Self::Avx2 => unsafe { x86::chunk_256(entries, writes) },
+            Self::Emulated512 => emulated::chunk_512(entries, writes),
             Self::Any => Chunk::of(entries, writes),
         }
     }
@@ -85,6 +103,90 @@ fn read_any(copies: &mut [u64; 512], table: &Table) {
     for (copy, slot) in copies.iter_mut().zip(table) {
         *copy = slot.load(std::sync::atomic::Ordering::Relaxed);
     }
+}
+
+/// [`Chunk::of`] by masks of eight entries, of operations that are in scope: `all` lanes with the same bits, `eight` entries, `and`,
+/// `add`, `xor` by lane, `shifted` by one lane with the last one of the row before, and the masks of lanes that are `equal` or have bits in `common`.
+macro_rules! eight_at_a_time {
+    ($(#[$feature:meta])? $name:ident) => {
+        $(#[$feature])?
+        pub(super) fn $name(entries: &[u64; CHUNK], writes: bool) -> Chunk {
+            let user_bits = all(PRESENT | USER);
+            let written_bits = all(WRITABLE | DIRTY);
+            let (accessed_bit, address, step) = (all(ACCESSED), all(ADDRESS), all(STEP));
+            let (mut user, mut accessed, mut written, mut starts) = (0, 0, 0, 0);
+            let mut row_before = all(0);
+            for (row, now) in entries.as_chunks::<8>().0.iter().enumerate() {
+                let now = eight(now);
+                // Each entry's neighbour: the last one of the row before, and seven of this one.
+                let before = shifted(row_before, now);
+                row_before = now;
+                let put = |mask: u8| u64::from(mask) << (8 * row);
+                user |= put(equal(and(now, user_bits), user_bits));
+                accessed |= put(common(now, accessed_bit));
+                if writes {
+                    written |= put(equal(and(now, written_bits), written_bits));
+                }
+                starts |= put(common(xor(add(before, step), now), address));
+            }
+            Chunk {
+                user,
+                accessed: user & accessed,
+                written: user & written,
+                starts: starts | 1,
+            }
+        }
+    };
+}
+
+/// The operations of 512 bits in plain code.
+mod emulated {
+    use crate::chunk::{CHUNK, Chunk, STEP};
+    use crate::entry::{ACCESSED, ADDRESS, DIRTY, PRESENT, USER, WRITABLE};
+
+    type Eight = [u64; 8];
+
+    fn all(bits: u64) -> Eight {
+        [bits; 8]
+    }
+
+    fn eight(entries: &Eight) -> Eight {
+        *entries
+    }
+
+    fn by_lane(a: Eight, b: Eight, of: impl Fn(u64, u64) -> u64) -> Eight {
+        std::array::from_fn(|i| of(a[i], b[i]))
+    }
+
+    fn and(a: Eight, b: Eight) -> Eight {
+        by_lane(a, b, |a, b| a & b)
+    }
+
+    fn add(a: Eight, b: Eight) -> Eight {
+        by_lane(a, b, u64::wrapping_add)
+    }
+
+    fn xor(a: Eight, b: Eight) -> Eight {
+        by_lane(a, b, |a, b| a ^ b)
+    }
+
+    fn shifted(before: Eight, now: Eight) -> Eight {
+        std::array::from_fn(|i| if i == 0 { before[7] } else { now[i - 1] })
+    }
+
+    fn mask(a: Eight, b: Eight, of: impl Fn(u64, u64) -> bool) -> u8 {
+        (0..8).fold(0, |mask, i| mask | u8::from(of(a[i], b[i])) << i)
+    }
+
+    fn equal(a: Eight, b: Eight) -> u8 {
+        mask(a, b, |a, b| a == b)
+    }
+
+    fn common(a: Eight, b: Eight) -> u8 {
+        mask(a, b, |a, b| a & b != 0)
+    }
+
+    eight_at_a_time!(chunk_512);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -156,42 +258,6 @@ mod x86 {
         }
     }
 
-    /// What [`Chunk::of`] finds, by masks of eight entries.
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn chunk_512(entries: &[u64; CHUNK], writes: bool) -> Chunk {
-        let user_bits = all(PRESENT | USER);
-        let written_bits = all(WRITABLE | DIRTY);
-        let (accessed_bit, address, step) = (all(ACCESSED), all(ADDRESS), all(STEP));
-        let (mut user, mut accessed, mut written, mut starts) = (0, 0, 0, 0);
-        let mut row_before = all(0);
-        for (row, now) in entries.as_chunks::<8>().0.iter().enumerate() {
-            let now = eight(now);
-            // Each entry's neighbour: the last one of the row before, and seven of this one.
-            let before = _mm512_alignr_epi64::<7>(now, row_before);
-            row_before = now;
-            let put = |mask: u8| u64::from(mask) << (8 * row);
-            user |= put(_mm512_cmpeq_epi64_mask(
-                _mm512_and_si512(now, user_bits),
-                user_bits,
-            ));
-            accessed |= put(_mm512_test_epi64_mask(now, accessed_bit));
-            if writes {
-                written |= put(_mm512_cmpeq_epi64_mask(
-                    _mm512_and_si512(now, written_bits),
-                    written_bits,
-                ));
-            }
-            let differs = _mm512_xor_si512(_mm512_add_epi64(before, step), now);
-            starts |= put(_mm512_test_epi64_mask(differs, address));
-        }
-        Chunk {
-            user,
-            accessed: user & accessed,
-            written: user & written,
-            starts: starts | 1,
-        }
-    }
-
     #[target_feature(enable = "avx512f")]
     fn all(bits: u64) -> __m512i {
         _mm512_set1_epi64(bits.cast_signed())
@@ -202,6 +268,41 @@ mod x86 {
         // SAFETY: 64 bytes that are there, at any alignment.
         unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) }
     }
+
+    #[target_feature(enable = "avx512f")]
+    fn and(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_and_si512(a, b)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn add(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_add_epi64(a, b)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn xor(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_xor_si512(a, b)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn shifted(before: __m512i, now: __m512i) -> __m512i {
+        _mm512_alignr_epi64::<7>(now, before)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn equal(a: __m512i, b: __m512i) -> u8 {
+        _mm512_cmpeq_epi64_mask(a, b)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn common(a: __m512i, b: __m512i) -> u8 {
+        _mm512_test_epi64_mask(a, b)
+    }
+
+    eight_at_a_time!(
+        #[target_feature(enable = "avx512f")]
+        chunk_512
+    );
 
     /// [`Chunk::of`], compiled for wider vectors.
     #[target_feature(enable = "avx2")]
@@ -219,16 +320,6 @@ mod tests {
     use super::*;
     use crate::chunk::tests::entry;
 
-    /// Those that this machine has, the widest first.
-    fn present() -> Vec<Vectors> {
-        let mut all = vec![Vectors::of_this_machine(), Vectors::Any];
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            all.insert(1, Vectors::Avx2);
-        }
-        all
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
         #[test]
@@ -244,7 +335,7 @@ mod tests {
             });
             let wanted = Chunk::of(&entries, writes);
             let table: Table = std::array::from_fn(|i| AtomicU64::new(random[i % CHUNK] ^ i as u64));
-            for vectors in present() {
+            for vectors in Vectors::all() {
                 prop_assert_eq!(&vectors.chunk(&entries, writes), &wanted, "{:?}", vectors);
                 let mut copies = [0; 512];
                 vectors.read(&mut copies, &table);

@@ -197,6 +197,14 @@ impl PageBitmap {
         }
     }
 
+    /// Adds the pages of another set; those beyond this one's end are left out.
+    pub fn add(&mut self, other: &Self) {
+        for (word, more) in self.words.iter_mut().zip(&other.words) {
+            *word |= more;
+        }
+        self.trim();
+    }
+
     /// Empties the set.
     pub fn clear(&mut self) {
         self.words.fill(0);

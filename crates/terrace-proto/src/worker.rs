@@ -51,6 +51,8 @@ pub enum Request {
         until: Tick,
         /// The guest runs Linux 6.6 or later, by the operator's word: report writes, by moving D aside.
         writes: bool,
+        /// Number of threads that a pass over all may use; the same one in each request.
+        threads: u8,
     },
 }
 

@@ -76,6 +76,8 @@ pub struct VmConfig {
     pub sizes: Sizes,
     /// The tracker of accesses to the VM's pages.
     pub tracker: TrackerChoice,
+    /// Threads that a pass over all of the VM's page tables may use; 0: by its size.
+    pub scan_threads: u8,
     /// The tracking of writes to the VM's pages.
     pub writes: Writes,
     /// The management of the VM's memory.
@@ -89,6 +91,19 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
+    /// Threads that a pass over the page tables of so many pages may use on a host of so many processors: as configured, or one for each
+    /// 32 GiB, up to four and to a quarter of the processors.
+    #[must_use]
+    pub fn scan_threads_for(&self, pages: u64, processors: usize) -> u8 {
+        const PAGES_OF_32_GIB: u64 = 8 << 20;
+        if self.scan_threads > 0 {
+            return self.scan_threads;
+        }
+        let of_host = u64::try_from(processors / 4).unwrap_or(u64::MAX);
+        let wanted = pages.div_ceil(PAGES_OF_32_GIB).min(4).min(of_host);
+        u8::try_from(wanted.max(1)).unwrap_or(1)
+    }
+
     /// Whether the host may look for the VM's memory, or its agent manages it.
     #[must_use]
     pub fn is_opted_in(&self) -> bool {
@@ -174,6 +189,7 @@ impl Config {
                 weight: raw.defaults.weight.or(Some(1000)),
                 unit: raw.defaults.unit.or(Some(UnitChoice::Auto)),
                 tracker: raw.defaults.tracker.or(Some(TrackerChoice::Auto)),
+                scan_threads: raw.defaults.scan_threads.or(Some(0)),
                 writes: raw.defaults.writes.or(Some(WriteSource::None)),
                 write_pause_budget_ms: raw.defaults.write_pause_budget_ms.or(Some(20)),
                 balance: raw.defaults.balance.or(Some(true)),
@@ -259,6 +275,11 @@ impl Config {
         if self.engine.scan_parts > 1 {
             writes.check_parts(tracker)?;
         }
+        let scan_threads = own.scan_threads.or(self.defaults.scan_threads).unwrap_or(0);
+        ensure!(
+            scan_threads <= 16,
+            "scan_threads = {scan_threads} is out of range: allowed is 0 (by the VM's size) to 16"
+        );
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
         let unit = mode.unit(own.unit.or(self.defaults.unit).unwrap_or_default())?;
@@ -293,6 +314,7 @@ impl Config {
                 gather,
             },
             tracker,
+            scan_threads,
             writes,
             scan,
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
@@ -467,6 +489,19 @@ mod tests {
     }
 
     #[test]
+    fn a_large_vm_on_a_large_host_is_scanned_by_several_threads() {
+        let vm = |text: &str| Config::parse(text).unwrap().vm("a").unwrap();
+        let threads = |gib: u64, processors| vm("").scan_threads_for(gib << 18, processors);
+        assert_eq!(
+            [1, 32, 33, 64, 129, 4096].map(|gib| threads(gib, 64)),
+            [1, 1, 2, 2, 4, 4]
+        );
+        assert_eq!([1, 2, 7, 8, 12].map(|n| threads(4096, n)), [1, 1, 1, 2, 3]);
+        let set = vm("[vm.a]\nscan_threads = 3");
+        assert_eq!(set.scan_threads_for(1, 1), 3);
+    }
+
+    #[test]
     fn nothing_is_scanned_or_moved_unless_asked_for() {
         let config = Config::parse("").unwrap();
         let vm = config.vm("any").unwrap();
@@ -626,6 +661,7 @@ mod tests {
         assert!(refused(twice).contains("node 0 is in two tiers"));
         let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";
         assert!(refused(blind).contains("tracker = \"page-tables\""));
+        assert!(refused("[vm.a]\nscan_threads = 17").contains("allowed is 0"));
         assert!(refused("[vm.a]\nwrites = \"pml\"").contains("soft-dirty"));
         let parts = |rest: &str| refused(&format!("[engine]\nscan_parts = 8\n{rest}"));
         assert!(parts("[vm.a]\ntracker = \"damon\"").contains("watches all of a VM's memory"));

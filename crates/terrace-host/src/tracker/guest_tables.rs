@@ -39,6 +39,7 @@ pub struct GuestTables {
     uncharged: Option<String>,
     stop: WorkerStop,
     writes: bool,
+    threads: u8,
     withheld: Option<Withheld>,
     /// The last readings, and when they are too old to write by.
     readings: Option<(Readings, Tick)>,
@@ -81,6 +82,7 @@ impl GuestTables {
             uncharged: None,
             stop: WorkerStop::default(),
             writes: false,
+            threads: 1,
             withheld: None,
             readings: None,
             cpu_before: Duration::ZERO,
@@ -93,6 +95,11 @@ impl GuestTables {
     /// D of its leaves moves to a software bit that no other kernel knows.
     pub fn tell_writes(&mut self, on: bool) {
         self.writes = on;
+    }
+
+    /// Lets a pass over all of the VM's tables use so many threads, at most.
+    pub fn use_threads(&mut self, threads: u8) {
+        self.threads = threads.max(1);
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
@@ -214,9 +221,9 @@ impl GuestTables {
 
     fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
         let about = (pass.id(), pass.space().vm());
-        let (timeout, writes) = (self.timeout, self.writes);
+        let (timeout, how) = (self.timeout, (self.writes, self.threads));
         let worker = self.worker();
-        let answer = worker.and_then(|worker| worker.scan(pass, readings, until, writes, timeout));
+        let answer = worker.and_then(|worker| worker.scan(pass, readings, until, how, timeout));
         answer.map_err(|error| self.failed(about, error))
     }
 

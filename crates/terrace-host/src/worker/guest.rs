@@ -3,16 +3,18 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use terrace_pagetable::{
     Guard, GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unproven, Unsupported,
 };
 use terrace_proto::worker::{FileRange, Withheld};
-use terrace_proto::{Gfn, Pass, Passed, Readings, Tick};
+use terrace_proto::{Gfn, Pass, Passed, Readings, ScanRequest, Tick};
 use terrace_sys::{MonotonicClock, SharedMapping, file_size, monotonic_now, thread_cpu_time};
 
 use super::allocated::{Allocated, Ram, tells_cached};
 use super::roots::Roots;
+use super::shares::{Scanned, Share, Shares};
 
 /// One VM's RAM.
 pub(super) struct Guest {
@@ -20,6 +22,8 @@ pub(super) struct Guest {
     memory: MappedMemory,
     ram: Ram,
     scanner: Scanner,
+    /// The threads' shares of passes over all, once such a pass used several.
+    shares: Option<Shares>,
     roots: Roots,
     /// The virtual CPUs that were in long mode since kernel halves are remembered, and their number of levels.
     shape: Shape,
@@ -59,6 +63,7 @@ impl Guest {
         let memory = unsafe { MappedMemory::new(&mapped) }.map_err(|error| error.to_string())?;
         Ok(Self {
             scanner: Scanner::new(memory.frames()),
+            shares: None,
             memory,
             ram: Ram {
                 ranges,
@@ -114,12 +119,12 @@ impl Guest {
         pass: &Pass,
         readings: &Readings,
         until: Tick,
-        writes: bool,
+        (writes, threads): (bool, u8),
     ) -> Result<Passed, String> {
         let pagings = self.take_in(readings)?;
         let memory = Allocated::new(&self.memory, &self.ram, &mut self.bits);
         self.roots.learn(&memory, &pagings).map_err(not_walked)?;
-        let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
+        let (clock, before) = (MonotonicClock::start(), thread_cpu_time());
         let roots = self.roots.live(&memory);
         let guard = WalkGuard {
             roots: &self.roots,
@@ -128,7 +133,19 @@ impl Guest {
         };
         self.scanner.tell_writes(writes);
         let scanner = &mut self.scanner;
+        let mut others = Duration::ZERO;
         let mut passed = match pass {
+            Pass::All(request) if threads > 1 => {
+                let ram = (&self.memory, &self.ram, &self.roots);
+                let of = (request, pagings[0], roots.as_slice(), until, writes);
+                let shares = self
+                    .shares
+                    .get_or_insert_with(|| Shares::new(ram.0.frames(), threads));
+                let scanned = shares.scan(|share| scan_share(share, ram, of));
+                let (answer, cpu) = scanned.ok_or("a pass of no share")?;
+                others = cpu;
+                Passed::All(Box::new(answer))
+            }
             Pass::All(request) => {
                 let answer = scanner.scan_checked(&memory, pagings[0], &roots, request, guard);
                 Passed::All(Box::new(answer))
@@ -149,7 +166,8 @@ impl Guest {
             Passed::Part(answer) => &mut answer.stats,
         };
         stats.elapsed_ns = clock.now().0;
-        let cpu = thread_cpu_time().saturating_sub(cpu);
+        // Of side by side scans each thread has told its own; this thread's share is in both, and the greater one counts.
+        let cpu = thread_cpu_time().saturating_sub(before).max(others);
         stats.cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         Ok(passed)
     }
@@ -171,6 +189,30 @@ impl Guest {
         tracing::debug!(?cpu, ?withheld, "searched for top-level tables");
         Ok(withheld)
     }
+}
+
+/// One thread's part of a pass over all. Whatever tables name is asked for by each thread itself, and each holds on to what it was
+/// told.
+fn scan_share(
+    share: &mut Share,
+    (memory, ram, roots): (&MappedMemory, &Ram, &Roots),
+    (request, paging, live, until, writes): (&ScanRequest, Paging, &[Gfn], Tick, bool),
+) -> Scanned {
+    let before = thread_cpu_time();
+    let Share {
+        part,
+        scanner,
+        bits,
+    } = share;
+    let memory = Allocated::new(memory, ram, bits);
+    let guard = WalkGuard {
+        roots,
+        memory: &memory,
+        until,
+    };
+    scanner.tell_writes(writes);
+    let answer = scanner.scan_share(&memory, paging, live, (request, *part), guard);
+    (answer, thread_cpu_time().saturating_sub(before))
 }
 
 /// The conditions under which a walk may continue: the guest may start anew at any time, and then RAM keeps its bytes

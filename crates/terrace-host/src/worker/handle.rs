@@ -179,7 +179,7 @@ impl WorkerHandle {
         }
     }
 
-    /// One pass; `until` and `writes` as in [`Request::Scan`].
+    /// One pass; `until`, `writes` and `threads` as in [`Request::Scan`].
     ///
     /// # Errors
     /// If it fails, dies, does not answer in time, or answers what cannot be.
@@ -188,7 +188,7 @@ impl WorkerHandle {
         pass: Pass,
         readings: Readings,
         until: Tick,
-        writes: bool,
+        (writes, threads): (bool, u8),
         timeout: Duration,
     ) -> Result<Passed, WorkerError> {
         let asked = pass.clone();
@@ -199,6 +199,7 @@ impl WorkerHandle {
             readings,
             until,
             writes,
+            threads,
         };
         let sent = self.channel.send(&message, &[], Some(deadline));
         sent.map_err(|error| self.failed(error, timeout))?;

@@ -19,6 +19,7 @@ mod process;
 mod roots;
 mod sandbox;
 mod serve;
+mod shares;
 mod spawn;
 
 pub use cgroup::ChargedTo;

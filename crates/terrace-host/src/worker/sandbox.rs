@@ -1,11 +1,11 @@
 //! The rights that a worker drops once it has mapped the guest's RAM.
 //!
 //! Left are: reading and writing descriptors that are open, memory of its own, and ending. There is no
-//! way to open, connect, trace, start, or map anything executable.
+//! way to open, connect, trace, start another process, or map anything executable.
 
 use caps::CapSet;
-use terrace_sys::sandbox::{CallFilter, Limited, is, lacks};
-use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable};
+use terrace_sys::sandbox::{CallFilter, Limited, has, is, lacks, refuse_on_all_threads};
+use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable, one_heap};
 
 /// Locks this process in; returns which of the lesser things this kernel could not do, for people.
 ///
@@ -36,10 +36,11 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
     Ok(gaps)
 }
 
-/// From the first moment on: in a cgroup that is frozen no thread would see that the socket closed. An error here
+/// Before anything else. In a cgroup that is frozen no thread would see that the socket closed. An error here
 /// shows when [`lock`] does it again.
-pub(super) fn end_with_daemon() {
+pub(super) fn begin() {
     let _ = die_with_parent();
+    one_heap();
 }
 
 /// In its VM's cgroup, which has a limit of its own, the kernel must not choose the hypervisor before it.
@@ -90,6 +91,8 @@ fn left(set: CapSet) -> Result<usize, String> {
 }
 
 fn filter() -> Result<(), String> {
+    // Its arguments lie in memory, where no filter sees them; the C library goes on with `clone`, whose flags are checked.
+    refuse_on_all_threads(libc::SYS_clone3, libc::ENOSYS).map_err(text)?;
     let mut filter = CallFilter::default();
     filter.allow(&ALLOWED);
     filter.allow_limited(&LIMITED);
@@ -97,7 +100,7 @@ fn filter() -> Result<(), String> {
 }
 
 /// Calls without a condition: on descriptors that are open, on memory, on time, and ending.
-const ALLOWED: [libc::c_long; 25] = [
+const ALLOWED: [libc::c_long; 29] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_recvfrom,
@@ -124,10 +127,17 @@ const ALLOWED: [libc::c_long; 25] = [
     libc::SYS_getpid,
     libc::SYS_exit,
     libc::SYS_exit_group,
+    // Threads of a pass over a large VM; `clone3` only fails.
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_getaffinity,
 ];
 
 /// Calls under conditions on their arguments.
-const LIMITED: [Limited; 3] = [
+const LIMITED: [Limited; 4] = [
+    // A thread of this process, under the same filter; never another process.
+    (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
     (libc::SYS_mmap, &[&[lacks(2, libc::PROT_EXEC)]]),
     (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
     // The one advice that drops nothing but page table entries of shared mappings.

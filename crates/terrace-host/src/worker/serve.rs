@@ -37,7 +37,7 @@ impl From<ChannelError> for ServeError {
 /// # Errors
 /// If standard input is no socket, or what comes from it makes no sense.
 pub fn run() -> Result<(), ServeError> {
-    sandbox::end_with_daemon();
+    sandbox::begin();
     let input = io::stdin().as_fd().try_clone_to_owned();
     serve(&Channel::new(UnixStream::from(
         input.map_err(ServeError::Input)?,
@@ -86,7 +86,8 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
                 readings,
                 until,
                 writes,
-            } => scan(&mut guest, &pass, &readings, until, writes),
+                threads,
+            } => scan(&mut guest, &pass, &readings, until, (writes, threads)),
         };
         channel.send(&response, &[], None)?;
     }
@@ -98,9 +99,9 @@ fn scan(
     pass: &Pass,
     readings: &Readings,
     until: Tick,
-    writes: bool,
+    how: (bool, u8),
 ) -> Response {
-    match guest.scan(pass, readings, until, writes) {
+    match guest.scan(pass, readings, until, how) {
         Ok(passed) => Response::Scanned(passed),
         Err(reason) => Response::ScanFailed(ScanFailure {
             id: pass.id(),

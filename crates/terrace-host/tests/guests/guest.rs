@@ -19,7 +19,8 @@ use terrace_host::tracker::GuestTables;
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerCommand;
 use terrace_proto::{
-    PAGE_SIZE, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space, VmId,
+    PAGE_SIZE, PagingRegisters, Part, PartRequest, Passed, Rearm, RequestId, ScanAnswer,
+    ScanFailure, ScanRequest, ScanStats, Space, VmId,
 };
 
 use crate::machine::{CONSOLE, CONTROL, Machine, QMP, TRUTH};
@@ -215,6 +216,30 @@ impl Guest {
     /// One request, as the daemon makes it.
     pub fn try_scan(&mut self, pass: Pass) -> Result<ScanAnswer, ScanFailure> {
         self.tables.scan(&mut self.vm, request(pass))
+    }
+
+    /// Lets the next requests use so many threads.
+    pub fn use_threads(&mut self, threads: u8) {
+        self.tables.use_threads(threads);
+    }
+
+    /// One request about a part of the tables, as the daemon makes it: the number of its leaves and of the bits that it cleared.
+    pub fn try_part(&mut self, part: Part, clear: bool) -> Result<ScanStats, ScanFailure> {
+        let request = PartRequest {
+            id: RequestId(1),
+            space: Space::Guest(VmId(1)),
+            part,
+            clear,
+            prune: !clear,
+            discover: false,
+        };
+        match self
+            .tables
+            .make(&mut self.vm, terrace_proto::Pass::Part(request))?
+        {
+            Passed::Part(answer) => Ok(answer.stats),
+            Passed::All(_) => panic!("an answer about all of the tables"),
+        }
     }
 
     /// The same from registers that the test makes up.

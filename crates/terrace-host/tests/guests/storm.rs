@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use terrace_proto::{PageBitmap, Rearm};
+use terrace_proto::{PageBitmap, Part, Rearm};
 
 use crate::guest::{Guest, Pass};
 
@@ -13,7 +13,7 @@ const LONG_SCANS: u64 = 20_000;
 /// Far fewer than a guest manages in that time; fewer would be no storm.
 const MIN_FORKS: u64 = 100;
 
-/// The second half of the scans moves dirty bits as well.
+/// The second half of the scans moves dirty bits as well. A fifth of them is over parts, a third of the others by two threads.
 pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let scans = match std::env::var_os("TERRACE_LONG") {
         Some(_) => LONG_SCANS,
@@ -27,12 +27,24 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
         if number == scans / 2 {
             guest.tell_writes(true);
         }
-        match guest.try_scan(kind(number, guest.memory.span_pages())) {
-            Ok(answer) => {
+        guest.use_threads(if number % 3 == 0 { 2 } else { 1 });
+        let scanned = match number % 5 {
+            4 => {
+                let index = u32::try_from(number % 4).unwrap();
+                let part = Part::new(number / 40, 2, index).unwrap();
+                guest.try_part(part, number % 10 == 4)
+            }
+            _ => {
+                let pass = kind(number, guest.memory.span_pages());
+                guest.try_scan(pass).map(|answer| answer.stats)
+            }
+        };
+        match scanned {
+            Ok(stats) => {
                 answered += 1;
-                roots = roots.max(answer.stats.roots);
-                lost += answer.stats.lost_races;
-                cleared += answer.stats.cleared;
+                roots = roots.max(stats.roots);
+                lost += stats.lost_races;
+                cleared += stats.cleared;
             }
             Err(failure) => assert!(!failure.fatal, "{}", failure.reason),
         }

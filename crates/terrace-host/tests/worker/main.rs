@@ -67,6 +67,7 @@ fn tests() {
         a_forged_table_is_not_searched_for_without_kaslr,
         registers_that_are_too_old_start_no_walk,
         parts_of_the_tables_are_scanned_alone,
+        several_threads_find_what_one_does,
         a_vcpu_that_ran_a_nested_guest_is_left_out,
         a_dead_worker_is_an_error_and_is_replaced,
         a_silent_worker_is_timed_out_and_killed,
@@ -380,7 +381,7 @@ fn parts_of_the_tables_are_scanned_alone() {
             discover: false,
         };
         let until = monotonic_now().after(SECONDS);
-        match worker.scan(Pass::Part(request), vcpu(), until, false, SECONDS) {
+        match worker.scan(Pass::Part(request), vcpu(), until, (false, 1), SECONDS) {
             Ok(Passed::Part(answer)) => *answer,
             other => panic!("{other:?}"),
         }
@@ -400,6 +401,35 @@ fn parts_of_the_tables_are_scanned_alone() {
     assert_eq!(seen(&again), (0x3ff << 20, 0));
 }
 
+/// Threads start under the worker's sandbox, and what they find together is what one finds.
+fn several_threads_find_what_one_does() {
+    for threads in [2, 3, 4, 16] {
+        let guest = Guest::new();
+        let mut tables = guest.tables();
+        tables.use_threads(threads);
+        let first = tables
+            .scan_from(request(Rearm::All, false), vcpu())
+            .unwrap();
+        assert_eq!(pages(&first.known), (20..30).collect::<Vec<_>>());
+        assert_eq!(pages(&first.accessed), [20, 22, 24, 26, 28]);
+        assert_eq!((first.stats.leaves, first.stats.cleared), (10, 5));
+        assert!(first.stats.cpu_ns > 0);
+        let worker = tables.worker_pid();
+        // Often, since what a thread does when it ends is up to the C library.
+        for pass in 0..40 {
+            let rearm = if pass % 2 == 0 {
+                Rearm::None
+            } else {
+                Rearm::All
+            };
+            let again = tables.scan_from(request(rearm, false), vcpu()).unwrap();
+            assert_eq!(pages(&again.known), pages(&first.known));
+            assert_eq!(again.accessed.count(), 0);
+        }
+        assert_eq!(tables.worker_pid(), worker, "none was replaced");
+    }
+}
+
 /// The worker is stopped between the registers and the walk, for longer than a guest takes to start anew.
 fn registers_that_are_too_old_start_no_walk() {
     let guest = Guest::new();
@@ -410,7 +440,7 @@ fn registers_that_are_too_old_start_no_walk() {
             Pass::All(request(Rearm::All, false)),
             vcpu(),
             until,
-            false,
+            (false, 1),
             SECONDS,
         )
     };

@@ -10,7 +10,7 @@ use crate::common::{Naive, bitmap, paging, request, store, words};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ACCESSED, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
-use terrace_pagetable::{Scanner, SimulatedMemory};
+use terrace_pagetable::{Scanner, SimulatedMemory, Vectors};
 use terrace_proto::{Gfn, Rearm, Vpn};
 
 /// Odd ends: inside a bitmap's word, inside a 2 MiB block, room for a 1 GiB leaf in the last two.
@@ -118,6 +118,9 @@ fn scans_equal(writes: bool) -> (u64, u64) {
             .map(|_| Gfn(case.below(case.tables + 1)))
             .collect();
         let mut scanner = Scanner::new(case.frames);
+        // Each width in turn, so that each has its part of the cases.
+        let vectors = Vectors::all();
+        scanner.use_vectors(vectors[seed as usize % vectors.len()]);
         let mut naive = Naive::new(case.frames, paging);
         if writes {
             scanner.tell_writes(true);

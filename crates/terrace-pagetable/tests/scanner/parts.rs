@@ -4,12 +4,12 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use terrace_pagetable::entry::WRITABLE;
-use terrace_pagetable::{GuestTables as _, Leaf, LeafSize, Scanner, SimulatedMemory};
+use terrace_pagetable::{GuestTables as _, Leaf, LeafSize, Scanner, SimulatedMemory, Vectors};
 use terrace_proto::{
     Gfn, PageBitmap, Part, PartAnswer, PartRequest, Rearm, RequestId, Space, VmId, Vpn,
 };
 
-use crate::common::{Naive, cases, load, paging, request, store, words};
+use crate::common::{Naive, bitmap, cases, load, paging, request, store, words};
 use crate::faults::{USED, guest};
 use crate::naive_walker::Case;
 
@@ -58,6 +58,8 @@ fn passes_over_parts_of_random_tables_equal_the_naive_walkers() {
             .map(|_| Gfn(case.below(case.tables + 1)))
             .collect();
         let mut scanner = Scanner::new(case.frames);
+        let vectors = Vectors::all();
+        scanner.use_vectors(vectors[usize::try_from(seed).unwrap() % vectors.len()]);
         let mut naive = Naive::new(case.frames, paging);
         if case.below(2) == 1 {
             scanner.tell_writes(true);
@@ -149,6 +151,54 @@ fn the_parts_together_are_the_whole() {
         assert_eq!(leaves, whole.stats.leaves, "{say}");
         assert_eq!(cleared, whole.stats.cleared, "{say}");
         assert!(cleared > 50, "{say}");
+    }
+}
+
+/// Shares of a pass, each by a scanner of its own and side by side, find and re-arm what one pass does; also what was known before.
+#[test]
+fn shares_side_by_side_are_one_pass() {
+    for seed in 0..cases() / 20 {
+        let (one, other) = (mapped_guest(seed), mapped_guest(seed));
+        let (frames, paging, roots) = (one.frames(), paging(4, 4_095), [Gfn(4_095)]);
+        let mut whole = Scanner::new(frames);
+        let mut shares: Vec<(Part, Scanner)> = (0..4)
+            .map(|index| (Part::new(0, 2, index).unwrap(), Scanner::new(frames)))
+            .collect();
+        for (prune, touched) in [(false, 3), (true, 9), (true, 50)] {
+            let some = bitmap(frames, (0..frames).filter(|page| page % 3 > 0));
+            let request = request(prune, Rearm::Only(some));
+            let wanted = whole.scan(&one, paging, &roots, &request);
+            let found = std::thread::scope(|threads| {
+                let running: Vec<_> = shares
+                    .iter_mut()
+                    .map(|(part, scanner)| {
+                        let work = (&request, *part);
+                        let other = &other;
+                        threads.spawn(move || {
+                            scanner.scan_share(other, paging, &roots, work, |_| true)
+                        })
+                    })
+                    .collect();
+                let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
+                running.into_iter().map(join).reduce(|mut all, share| {
+                    all.known.add(&share.known);
+                    all.accessed.add(&share.accessed);
+                    all.huge_leaf.add(&share.huge_leaf);
+                    all.stats.cleared += share.stats.cleared;
+                    all
+                })
+            })
+            .unwrap();
+            let say = format!("seed {seed}, {touched}");
+            assert_eq!(found.known, wanted.known, "{say}");
+            assert_eq!(found.accessed, wanted.accessed, "{say}");
+            assert_eq!(found.huge_leaf, wanted.huge_leaf, "{say}");
+            assert_eq!(found.stats.cleared, wanted.stats.cleared, "{say}");
+            for at in (0..64 * 512).step_by(touched) {
+                let access = |memory: &SimulatedMemory| memory.touch(paging, Vpn(at), false);
+                assert_eq!(access(&one).is_some(), access(&other).is_some());
+            }
+        }
     }
 }
 

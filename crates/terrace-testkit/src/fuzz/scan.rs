@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use terrace_pagetable::entry::{ACCESSED, ADDRESS, PRESENT, USER};
 use terrace_pagetable::{GuestTables, Paging, Scanner, SimulatedMemory};
 use terrace_proto::{
-    Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId,
+    Gfn, PageBitmap, PagingRegisters, Part, PartAnswer, PartRequest, Rearm, RequestId, ScanAnswer,
+    ScanRequest, Space, VmId,
 };
 
 /// Room for one 1 GiB leaf and a bit, ending inside a 2 MiB block and inside a bitmap's word.
@@ -34,6 +35,11 @@ pub fn fuzz_scan(data: &[u8]) {
         let before = words(&memory);
         let answer = scanner.scan(&memory, paging, &roots, &request(kind, turn));
         check_answer(&answer);
+        check_memory(&before, &words(&memory), kind & 2 == 0);
+        let before = words(&memory);
+        let request = part_request(header[0], kind, turn);
+        let answer = scanner.scan_part(&memory, paging, &roots, &request, |_| true);
+        check_part(&answer);
         check_memory(&before, &words(&memory), kind & 2 == 0);
     }
 }
@@ -84,6 +90,19 @@ fn request(kind: u8, turn: u64) -> ScanRequest {
     }
 }
 
+fn part_request(shape: u8, kind: u8, turn: u64) -> PartRequest {
+    let shift = shape % 4;
+    let index = u32::from(shape) % (1 << shift);
+    PartRequest {
+        id: RequestId(turn),
+        space: Space::Guest(VmId(1)),
+        part: Part::new(turn, shift, index).expect("a part that exists"),
+        clear: kind & 2 != 0,
+        prune: kind & 1 == 1,
+        discover: false,
+    }
+}
+
 /// The words of all tables, one table after the other.
 fn words(memory: &SimulatedMemory) -> Vec<u64> {
     let tables = (0..TABLES).filter_map(|frame| memory.table(Gfn(frame)));
@@ -101,6 +120,22 @@ fn check_answer(answer: &ScanAnswer) {
         let first = usize::try_from(block).expect("a block of memory") * 8;
         let words = first..first + 8;
         assert!(known[words].iter().all(|w| *w == u64::MAX));
+    }
+}
+
+fn check_part(answer: &PartAnswer) {
+    let stats = answer.stats;
+    assert!(
+        answer.fits(FRAMES),
+        "an answer that no VM of this size gives"
+    );
+    assert!(stats.tables <= TABLES, "a table was read twice");
+    assert!(stats.cleared <= stats.accessed && stats.accessed <= stats.leaves);
+    assert!(answer.cells.iter().all(|cell| cell.mapped != 0));
+    assert!(stats.accessed > 0 || answer.cells.iter().all(|cell| cell.accessed == 0));
+    for block in &answer.huge {
+        let of_block = answer.cells.iter().filter(|cell| cell.at / 8 == *block);
+        assert_eq!(of_block.filter(|cell| cell.mapped == u64::MAX).count(), 8);
     }
 }
 

@@ -400,7 +400,7 @@ impl Discoverer {
             (None, _, Err(error)) => Err(error.to_string()),
             (None, Ok(memory), Ok(_)) => self
                 .believable(memory, rules)
-                .and_then(|()| self.watch_tables(&vm, memory, config.writes.source)),
+                .and_then(|()| self.watch_tables(&vm, memory, &config)),
         };
         let (sandbox_gaps, uncharged) = match &watched {
             Ok(Watched {
@@ -466,7 +466,7 @@ impl Discoverer {
         &self,
         vm: &Vm,
         memory: &Arc<GuestMemory>,
-        writes: WriteSource,
+        config: &VmConfig,
     ) -> Result<Watched, String> {
         let (worker, memory) = (self.worker.clone(), Arc::clone(memory));
         let charged_to = ChargedTo {
@@ -476,7 +476,10 @@ impl Discoverer {
         let ram = Arc::clone(&memory);
         let tables = GuestTables::attach_charged(worker, ram, ANSWER_TIMEOUT, Some(charged_to));
         let mut tables = tables.map_err(|error| error.to_string())?;
-        tables.tell_writes(writes == WriteSource::SoftBit);
+        tables.tell_writes(config.writes.source == WriteSource::SoftBit);
+        let pages = memory.ram().iter().map(|range| range.pages).sum();
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        tables.use_threads(config.scan_threads_for(pages, processors));
         Ok(Watched {
             tracker: Tracker::GuestTables(Box::new(tables)),
             memory,

@@ -23,7 +23,10 @@ pub const TESTS: &[Test] = &[Test {
 
 fn page_tables_freed_and_reused_under_a_fork_storm_lose_no_byte(lab: &mut Lab) -> Result<()> {
     lab.guest("churn 2")?;
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup {
+        defaults: "ceiling = { fast = \"24MiB\" }\nscan_threads = 2",
+        ..Setup::VTMM
+    })?;
     let first_round = lab.rounds(VM)?;
     let before = forks(&lab.guest("stats")?)?;
     lab.wait_for_round(VM, first_round + ROUNDS)?;

@@ -103,7 +103,7 @@ impl Driver {
                     vm.scan = Some(request);
                 }
             }
-            // Refused when the log was opened.
+            // Of ages: rounds by parts were refused when the log was opened.
             Record::Action(Action::ScanPart(_)) => {}
             // Its outcome comes as an event.
             Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
@@ -150,7 +150,7 @@ impl Driver {
             Event::Placement(report) => self.placement(at, &report),
             Event::Memory(memory) => self.memory(at, memory),
             Event::Scanned(answer) => self.scanned(at, &answer)?,
-            // Refused when the log was opened.
+            // Of ages, as above.
             Event::ScannedPart(_) => {}
             Event::ScanFailed(failure) => self.scan_failed(at, &failure),
             Event::Moved(report) => {
