@@ -27,6 +27,15 @@ fn lease(pages: u64) -> Duration {
     Duration::from_secs(2 + pages / PAGES_PER_SECOND)
 }
 
+/// The way in which passes are made.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    /// Writes are told from D, which is moved aside.
+    writes: bool,
+    /// Threads of a pass over all, at most.
+    threads: u8,
+}
+
 /// A VM's page tables.
 #[derive(Debug)]
 pub struct GuestTables {
@@ -38,8 +47,7 @@ pub struct GuestTables {
     charged_to: Option<ChargedTo>,
     uncharged: Option<String>,
     stop: WorkerStop,
-    writes: bool,
-    threads: u8,
+    options: Options,
     withheld: Option<Withheld>,
     /// The last readings, and when they are too old to write by.
     readings: Option<(Readings, Tick)>,
@@ -81,8 +89,10 @@ impl GuestTables {
             charged_to,
             uncharged: None,
             stop: WorkerStop::default(),
-            writes: false,
-            threads: 1,
+            options: Options {
+                writes: false,
+                threads: 1,
+            },
             withheld: None,
             readings: None,
             cpu_before: Duration::ZERO,
@@ -94,12 +104,12 @@ impl GuestTables {
     /// Whether passes report writes, of a guest of which the configuration states that it runs Linux 6.6 or later:
     /// D of its leaves moves to a software bit that no other kernel knows.
     pub fn tell_writes(&mut self, on: bool) {
-        self.writes = on;
+        self.options.writes = on;
     }
 
     /// Lets a pass over all of the VM's tables use so many threads, at most.
     pub fn use_threads(&mut self, threads: u8) {
-        self.threads = threads.max(1);
+        self.options.threads = threads.max(1);
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
@@ -221,9 +231,17 @@ impl GuestTables {
 
     fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
         let about = (pass.id(), pass.space().vm());
-        let (timeout, how) = (self.timeout, (self.writes, self.threads));
+        let (timeout, options) = (self.timeout, self.options);
         let worker = self.worker();
-        let answer = worker.and_then(|worker| worker.scan(pass, readings, until, how, timeout));
+        let answer = worker.and_then(|worker| {
+            worker.scan(
+                pass,
+                readings,
+                until,
+                (options.writes, options.threads),
+                timeout,
+            )
+        });
         answer.map_err(|error| self.failed(about, error))
     }
 

@@ -32,15 +32,15 @@ pub fn fuzz_scan(data: &[u8]) {
     let roots = [paging.root(), Gfn(u64::from(header[0] >> 4)), Gfn(FRAMES)];
     for turn in 0..3 {
         let kind = header[2] >> (2 * turn);
-        let before = words(&memory);
+        let before = entries(&memory);
         let answer = scanner.scan(&memory, paging, &roots, &request(kind, turn));
         check_answer(&answer);
-        check_memory(&before, &words(&memory), kind & 2 == 0);
-        let before = words(&memory);
+        check_memory(&before, &entries(&memory), kind & 2 == 0);
+        let before = entries(&memory);
         let request = part_request(header[0], kind, turn);
         let answer = scanner.scan_part(&memory, paging, &roots, &request, |_| true);
         check_part(&answer);
-        check_memory(&before, &words(&memory), kind & 2 == 0);
+        check_memory(&before, &entries(&memory), kind & 2 == 0);
     }
 }
 
@@ -104,7 +104,7 @@ fn part_request(shape: u8, kind: u8, turn: u64) -> PartRequest {
 }
 
 /// The words of all tables, one table after the other.
-fn words(memory: &SimulatedMemory) -> Vec<u64> {
+fn entries(memory: &SimulatedMemory) -> Vec<u64> {
     let tables = (0..TABLES).filter_map(|frame| memory.table(Gfn(frame)));
     tables.flatten().map(|word| word.load(Relaxed)).collect()
 }
@@ -114,7 +114,7 @@ fn check_answer(answer: &ScanAnswer) {
     assert!(stats.tables <= TABLES, "a table was read twice");
     assert!(stats.leaves <= TABLES * 512 && stats.accessed <= stats.leaves);
     assert!(stats.cleared <= stats.accessed);
-    let (known, accessed) = (answer.known.words(), answer.accessed.words());
+    let (known, accessed) = (answer.known.entries(), answer.accessed.entries());
     assert!(known.iter().zip(accessed).all(|(k, a)| a & !k == 0));
     for block in answer.huge_leaf.iter() {
         let first = usize::try_from(block).expect("a block of memory") * 8;
