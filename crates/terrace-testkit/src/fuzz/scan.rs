@@ -114,7 +114,7 @@ fn check_answer(answer: &ScanAnswer) {
     assert!(stats.tables <= TABLES, "a table was read twice");
     assert!(stats.leaves <= TABLES * 512 && stats.accessed <= stats.leaves);
     assert!(stats.cleared <= stats.accessed);
-    let (known, accessed) = (answer.known.entries(), answer.accessed.entries());
+    let (known, accessed) = (answer.known.words(), answer.accessed.words());
     assert!(known.iter().zip(accessed).all(|(k, a)| a & !k == 0));
     for block in answer.huge_leaf.iter() {
         let first = usize::try_from(block).expect("a block of memory") * 8;

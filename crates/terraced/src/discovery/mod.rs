@@ -61,6 +61,9 @@ pub struct Discoverer {
     damon: Arc<Damon>,
     inbox: Sender<Input>,
     claims: Claims,
+    /// Processors of the host that this process may use. Counted at the start: the threads of the search may not open what
+    /// says it.
+    processors: usize,
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
@@ -102,6 +105,7 @@ impl Discoverer {
             damon,
             inbox,
             claims,
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get()),
             handled: Mutex::default(),
         }
     }
@@ -478,8 +482,7 @@ impl Discoverer {
         let mut tables = tables.map_err(|error| error.to_string())?;
         tables.tell_writes(config.writes.source == WriteSource::SoftBit);
         let pages = memory.ram().iter().map(|range| range.pages).sum();
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-        tables.use_threads(config.scan_threads_for(pages, processors));
+        tables.use_threads(config.scan_threads_for(pages, self.processors));
         Ok(Watched {
             tracker: Tracker::GuestTables(Box::new(tables)),
             memory,
