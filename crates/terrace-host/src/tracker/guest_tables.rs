@@ -191,8 +191,8 @@ impl GuestTables {
         self.pass(pass, readings, until)
     }
 
-    /// The last readings, if the pass is over a part and most of the time for which they are believed is left. A monitor takes as
-    /// long to tell registers as a small part takes to scan; what a walk may do by them ends with the same `until`.
+    /// The last readings, if the pass is over a part and most of the time for which they are believed is left. To ask the
+    /// monitor before each small part would be work for QEMU's main loop, too; what a walk may do by them ends with the same `until`.
     fn fresh_readings(&self, pass: &Pass) -> Option<(Readings, Tick)> {
         let (readings, until) = self.readings.as_ref()?;
         let half = lease(self.pages()) / 2;

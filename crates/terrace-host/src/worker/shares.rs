@@ -25,7 +25,7 @@ pub(super) struct Share {
     pub(super) bits: Vec<u64>,
 }
 
-/// The answer of one share, and the CPU time that it took.
+/// The answer of shares, and the CPU time that threads other than the calling one took.
 pub(super) type Scanned = (ScanAnswer, Duration);
 
 impl Shares {
@@ -63,8 +63,10 @@ impl Shares {
                     Err(_) => left.push(share),
                 }
             }
-            let mut all = vec![scan(own)];
-            all.extend(left.into_iter().map(scan));
+            // This thread's time is the caller's to count.
+            let here = |share: &mut Share| (scan(share).0, Duration::ZERO);
+            let mut all = vec![here(own)];
+            all.extend(left.into_iter().map(here));
             for thread in running {
                 match thread.join() {
                     Ok(scanned) => all.extend(scanned),
