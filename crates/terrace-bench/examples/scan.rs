@@ -1,10 +1,16 @@
-//! Times scans of 64 MiB of leaf tables beside their baselines: `cargo run --release -p terrace-bench --example scan`.
+//! Times scans of 64 MiB of leaf tables beside their baselines, by all instructions that this machine has for them:
+//! `cargo run --release -p terrace-bench --example scan`.
 
-use terrace_bench::{Measured, scan_leaf, scan_leaf_all};
+use terrace_bench::{Measured, Vectors, scan_leaf_all_by, scan_leaf_by};
 
-fn print(name: &str, figures: &Measured) {
+fn print(vectors: Vectors, what: &str, figures: &Measured) {
+    let instructions = figures
+        .instructions()
+        .map_or_else(String::new, |(scan, base)| {
+            format!("; instructions {scan:.2}, baseline {base:.2}")
+        });
     println!(
-        "{name}: {:.2} ns/entry, baseline {:.2}; ratio {:.2}, of least times {:.2}; spread {:.0} %",
+        "{vectors:?}, {what} accessed: {:.2} ns/entry, baseline {:.2}; ratio {:.2}, of least times {:.2}; spread {:.0} %{instructions}",
         figures.least(),
         figures.baseline_least(),
         figures.ratio(),
@@ -14,9 +20,12 @@ fn print(name: &str, figures: &Measured) {
 }
 
 fn main() {
+    let real = |vectors: &Vectors| *vectors != Vectors::Emulated512;
     for _ in 0..3 {
-        print("10 % accessed", &scan_leaf(10));
-        print("none accessed", &scan_leaf(0));
-        print("all accessed", &scan_leaf_all());
+        for vectors in Vectors::all().into_iter().filter(real) {
+            print(vectors, "10 %", &scan_leaf_by(Some(vectors), 10));
+            print(vectors, "none", &scan_leaf_by(Some(vectors), 0));
+            print(vectors, "all", &scan_leaf_all_by(Some(vectors)));
+        }
     }
 }

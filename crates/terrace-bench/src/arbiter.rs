@@ -78,7 +78,7 @@ pub fn arbiter() -> f64 {
     let runs = (0..RUNS).map(|_| {
         let mut arbiter = new();
         let mut orders = 0;
-        let ns = timed(|| orders = arbiter.advance(Tick(2_000_000_000), &host).len());
+        let ns = timed(|| orders = arbiter.advance(Tick(2_000_000_000), &host).len()).ns;
         assert!(orders > 0);
         ns
     });

@@ -16,7 +16,7 @@ use terrace_hyperflex::{Device, FlexError, State};
 use terrace_sys::{Extent, punch_hole};
 
 use crate::driver::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
-use crate::measured::{Better, Measured, RUNS, timed};
+use crate::measured::{Cost, Measured, RUNS, timed};
 
 const RUN_PAGES: u64 = 8;
 const TIER_BYTES: u64 = 256 * MIB;
@@ -51,27 +51,26 @@ pub fn inflate() -> Result<Measured, FlexError> {
         .chunks(POSTED)
         .map(|part| (part, part.iter().flat_map(|c| coalesced(c, &vm)).collect()))
         .collect();
-    let (mut inflated, mut punched) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     for _ in 0..RUNS {
-        let mut ns = (0.0, 0.0);
+        let (mut inflated, mut punched) = (Cost::NONE, Cost::NONE);
         // Part by part in turns, then the other way round: what else runs on the machine meets both alike.
         for odd in [0, 1] {
             vm.fill();
             for (number, (part, extents)) in parts.iter().enumerate() {
                 if number % 2 == odd {
                     let mut done = Ok(());
-                    ns.1 += timed(|| done = punch(&vm, extents));
+                    punched += timed(|| done = punch(&vm, extents));
                     done?;
                 } else {
-                    ns.0 += timed(|| driver.post_all(INFLATE, part));
+                    inflated += timed(|| driver.post_all(INFLATE, part));
                 }
             }
             driver.empty(&parts, odd)?;
         }
-        inflated.push(TIER_PAGES as f64 * 1e9 / ns.0);
-        punched.push(TIER_PAGES as f64 * 1e9 / ns.1);
+        runs.push((inflated, punched));
     }
-    Ok(Measured::of(inflated, punched, Better::More))
+    Ok(Measured::rates(TIER_PAGES as f64, &runs))
 }
 
 fn punch(vm: &MockVm, extents: &[Extent]) -> Result<(), FlexError> {

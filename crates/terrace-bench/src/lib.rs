@@ -25,9 +25,11 @@ pub use inflate::inflate;
 pub use measured::Measured;
 pub use range_tree::{range_tree, range_tree_epoch};
 pub use scan::{
-    PartWindows, part_windows, root_proof, scan_leaf, scan_leaf_all, scan_pruned, scan_sampled,
-    side_by_side,
+    PartWindows, part_windows, root_proof, scan_leaf, scan_leaf_all, scan_leaf_all_by,
+    scan_leaf_by, scan_pruned, scan_sampled, side_by_side,
 };
 pub use simulator::{Simulated, simulate};
 pub use state_bytes::state_bytes_per_page;
+/// The instructions that a scan can be made of.
+pub use terrace_pagetable::Vectors;
 pub use vm::PAGES_OF_64_GIB;

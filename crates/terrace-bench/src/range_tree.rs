@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use terrace_core::ranges::{Held, Params, Plan, Range, RangeTree, rank};
 
-use crate::measured::{Measured, timed};
+use crate::measured::{Cost, Measured, timed};
 
 /// Number of the tree's leaves.
 const LEAVES: usize = 1000;
@@ -46,7 +46,7 @@ pub fn range_tree_epoch() -> Measured {
     let mut tree = RangeTree::new(params, &ranges());
     let capacity = tree.leaves().map(|leaf| leaf.range.pages()).sum::<u64>() / 5;
     Measured::in_turns(|_| {
-        let (mut work, mut sort) = (0.0, 0.0);
+        let (mut work, mut sort) = (Cost::NONE, Cost::NONE);
         for epoch in 0..EPOCHS {
             feed(&mut tree, epoch);
             let mut keys = keys(&tree);

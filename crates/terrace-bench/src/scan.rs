@@ -15,14 +15,15 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ACCESSED, WRITABLE};
 use terrace_pagetable::linux::Kernel;
 use terrace_pagetable::{
-    GuestTables as _, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, maps_users, prove,
+    GuestTables as _, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, Vectors, maps_users,
+    prove,
 };
 use terrace_proto::{
     Gfn, PagingRegisters, Part, PartAnswer, PartRequest, Rearm, RequestId, ScanAnswer, ScanRequest,
     Space, VmId, Vpn,
 };
 
-use crate::measured::{Measured, timed};
+use crate::measured::{Cost, Measured, timed};
 
 const LEAF_TABLES: u64 = 16_384;
 const PER_TABLE: u64 = 512;
@@ -46,7 +47,13 @@ const KERNEL_TABLES: u64 = 37;
 /// entries of the same leaf tables. ns per entry.
 #[must_use]
 pub fn scan_leaf(percent: u64) -> Measured {
-    let mut guest = Guest::new();
+    scan_leaf_by(None, percent)
+}
+
+/// The same by these instructions; the widest of this machine if none are named.
+#[must_use]
+pub fn scan_leaf_by(vectors: Option<Vectors>, percent: u64) -> Measured {
+    let mut guest = Guest::by(vectors);
     measure(&mut guest, |guest| {
         guest.touch_random(percent);
         let scan = timed(|| guest.scan(false).stats.accessed);
@@ -66,7 +73,13 @@ pub fn scan_leaf(percent: u64) -> Measured {
 /// that nothing contends for. ns per entry.
 #[must_use]
 pub fn scan_leaf_all() -> Measured {
-    let mut guest = Guest::new();
+    scan_leaf_all_by(None)
+}
+
+/// The same by these instructions; the widest of this machine if none are named.
+#[must_use]
+pub fn scan_leaf_all_by(vectors: Option<Vectors>) -> Measured {
+    let mut guest = Guest::by(vectors);
     measure(&mut guest, |guest| {
         guest.touch_random(100);
         let scan = timed(|| guest.scan(false).stats.cleared);
@@ -136,11 +149,11 @@ pub fn part_windows(shift: u8) -> PartWindows {
         guest.touch_random(10);
         let first = Part::new(seed, shift, 0).ok();
         for part in std::iter::successors(first, |part| part.next()) {
-            clear_sum += timed(|| guest.scan_part(part, true).stats.cleared);
+            clear_sum += timed(|| guest.scan_part(part, true).stats.cleared).ns;
         }
         guest.touch_random(10);
         for part in std::iter::successors(first, |part| part.next()) {
-            read_sum += timed(|| guest.scan_part(part, false).cells.len());
+            read_sum += timed(|| guest.scan_part(part, false).cells.len()).ns;
         }
         clear = clear.min(clear_sum / parts);
         read = read.min(read_sum / parts);
@@ -213,7 +226,7 @@ fn exchange(table: &mut Table) -> u64 {
     table.iter_mut().filter(done).count() as u64
 }
 
-fn measure(guest: &mut Guest, mut run: impl FnMut(&mut Guest) -> (f64, f64)) -> Measured {
+fn measure(guest: &mut Guest, mut run: impl FnMut(&mut Guest) -> (Cost, Cost)) -> Measured {
     Measured::in_turns(|_| run(guest))
 }
 
@@ -230,6 +243,14 @@ struct Guest {
 }
 
 impl Guest {
+    fn by(vectors: Option<Vectors>) -> Self {
+        let mut guest = Self::new();
+        vectors
+            .into_iter()
+            .for_each(|vectors| guest.scanner.use_vectors(vectors));
+        guest
+    }
+
     fn new() -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
         let registers = PagingRegisters {

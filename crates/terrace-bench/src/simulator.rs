@@ -7,7 +7,7 @@ use terrace_sim::{
     number::{float, low, to_usize},
 };
 
-use crate::measured::{Better, Measured, RUNS, timed};
+use crate::measured::{Cost, Measured, RUNS, timed};
 
 /// The load of both rows: GUPS as HeMem has it, over 64 GiB, a tenth of it hot.
 const SCENARIO: &str = r#"
@@ -49,25 +49,25 @@ fn scenario(scale: u64, duration: &str) -> Result<Scenario, RunError> {
 /// If the scenario cannot be run: never.
 pub fn simulate(scale: u64, duration: &str) -> Result<Simulated, RunError> {
     let scenario = scenario(scale, duration)?;
-    let (mut rates, mut baselines, mut state_bytes_per_page) = (Vec::new(), Vec::new(), 0.0);
+    let (mut runs, mut accesses, mut state_bytes_per_page) = (Vec::new(), 0, 0.0);
     for _ in 0..RUNS {
         let mut simulation = Simulation::new(&scenario, Options::default())?;
-        let ns = timed(|| simulation.advance(u64::MAX));
+        let cost = timed(|| simulation.advance(u64::MAX));
         let result = simulation.result();
         drop(simulation);
-        rates.push(float(result.accesses) * 1e9 / ns);
+        accesses = result.accesses;
         state_bytes_per_page = result.sim_state_bytes_per_page;
-        baselines.push(baseline(&scenario, result.accesses)?);
+        runs.push((cost, baseline(&scenario, accesses)?));
     }
     Ok(Simulated {
-        accesses_per_s: Measured::of(rates, baselines, Better::More),
+        accesses_per_s: Measured::rates(float(accesses), &runs),
         state_bytes_per_page,
     })
 }
 
 /// The least that a simulator of pages can do: draw the access, look the page up in both levels of its
 /// vCPU's TLB, add to the page's record.
-fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
+fn baseline(scenario: &Scenario, accesses: u64) -> Result<Cost, RunError> {
     let vm = &scenario.vms[0];
     let scale = scenario.machine.scale;
     let context = Context {
@@ -93,7 +93,7 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
     let mut records = vec![[0_u64; 2]; to_usize(pages)];
     let mut batch = [Access::default(); BATCH];
     let mut done = 0;
-    let ns = timed(|| {
+    let cost = timed(|| {
         while done < accesses {
             for (source, (l1, l2)) in &mut vcpus {
                 let count = source.fill(0, &mut batch);
@@ -113,5 +113,5 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
         }
     });
     std::hint::black_box(&records);
-    Ok(float(done) * 1e9 / ns)
+    Ok(cost)
 }

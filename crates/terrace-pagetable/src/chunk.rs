@@ -24,8 +24,8 @@ pub(crate) const STEP: u64 = 1 << 12;
 pub(crate) struct Copies([u64; 512]);
 
 impl Copies {
-    pub(crate) fn empty() -> Self {
-        Self([0; 512])
+    pub(crate) fn empty() -> Box<Self> {
+        Box::new(Self([0; 512]))
     }
 
     /// The copies, to be filled from a table. (A constructor from a table would build the 4 KiB elsewhere and copy them.)

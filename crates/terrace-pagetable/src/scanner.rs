@@ -142,6 +142,7 @@ impl Scanner {
             vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
+            copies: None,
         };
         for root in roots {
             pass.root(*root);
@@ -195,6 +196,7 @@ impl Scanner {
             vectors: self.vectors,
             stats: Default::default(),
             path: Path::new(guard),
+            copies: None,
         };
         for root in roots {
             pass.root(*root);

@@ -2,6 +2,11 @@
 
 use std::ops::BitOr;
 
+/// `PERF_TYPE_HARDWARE`: events of the processor by names that all processors share.
+pub const HARDWARE: u32 = 0;
+/// `PERF_COUNT_HW_INSTRUCTIONS`, of [`HARDWARE`]: instructions that ended.
+pub const HARDWARE_INSTRUCTIONS: u64 = 1;
+
 /// `PERF_TYPE_SOFTWARE`: events that the kernel counts itself.
 pub const SOFTWARE: u32 = 1;
 /// `PERF_COUNT_SW_PAGE_FAULTS`, of [`SOFTWARE`]: page faults, with the address that was touched.

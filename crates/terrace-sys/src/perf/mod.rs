@@ -19,7 +19,8 @@ mod ring;
 mod tests;
 
 pub use attr::{
-    EventAttr, Fields, HARDWARE_CACHE, SOFTWARE, SOFTWARE_DUMMY, SOFTWARE_PAGE_FAULTS, cache_misses,
+    EventAttr, Fields, HARDWARE, HARDWARE_CACHE, HARDWARE_INSTRUCTIONS, SOFTWARE, SOFTWARE_DUMMY,
+    SOFTWARE_PAGE_FAULTS, cache_misses,
 };
 pub use event::{Event, Scope, Times};
 pub use record::{Malformed, Record, Records, SampleRecord};

@@ -81,10 +81,7 @@ fn beside(
         baseline_name: Some(against.into()),
         baseline: Some(m.baseline()),
         ratio: Some(m.ratio()),
-        least: Some(m.least()),
-        baseline_least: Some(m.baseline_least()),
-        ratio_least: Some(m.ratio_least()),
-        spread: Some(m.spread()),
+        runs: (&m).into(),
         ..Row::alone(name, unit, m.value())
     })
 }

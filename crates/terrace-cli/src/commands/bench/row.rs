@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use terrace_bench::Measured;
 
 use crate::render;
 
@@ -20,24 +21,64 @@ pub struct Row {
     pub baseline_name: Option<String>,
     pub baseline: Option<f64>,
     pub ratio: Option<f64>,
+    /// What the single runs were like; none of it for a figure without a baseline.
+    #[serde(flatten)]
+    pub runs: Runs,
+    #[serde(flatten)]
+    pub machine: Machine,
+}
+
+/// The runs of a figure and of its baseline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Runs {
     /// The figure of the run that took least time.
-    #[serde(default)]
     pub least: Option<f64>,
     /// The same of the baseline.
-    #[serde(default)]
     pub baseline_least: Option<f64>,
     /// `least / baseline_least`.
-    #[serde(default)]
     pub ratio_least: Option<f64>,
     /// The distance of the farthest runs, as a part of the median.
-    #[serde(default)]
     pub spread: Option<f64>,
+    /// Instructions for each of the unit's things (an entry, a page, an access), least of the runs; none if the machine does
+    /// not count them.
+    pub instructions: Option<f64>,
+    /// The same of the baseline.
+    pub baseline_instructions: Option<f64>,
+}
+
+impl From<&Measured> for Runs {
+    fn from(m: &Measured) -> Self {
+        let instructions = m.instructions();
+        Self {
+            least: Some(m.least()),
+            baseline_least: Some(m.baseline_least()),
+            ratio_least: Some(m.ratio_least()),
+            spread: Some(m.spread()),
+            instructions: instructions.map(|(run, _)| run),
+            baseline_instructions: instructions.map(|(_, base)| base),
+        }
+    }
+}
+
+/// The machine that a row was measured on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Machine {
     /// The processor's name, and the vectors that it has.
-    #[serde(default)]
     pub processor: String,
     /// Tasks that were ready to run in the last minute, without this one if the machine was quiet.
-    #[serde(default)]
     pub load: Option<f64>,
+}
+
+impl Machine {
+    /// This machine now.
+    fn now() -> Self {
+        Self {
+            processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            load: load(&fs::read_to_string("/proc/loadavg").unwrap_or_default()),
+        }
+    }
 }
 
 impl Row {
@@ -50,29 +91,25 @@ impl Row {
             baseline_name: None,
             baseline: None,
             ratio: None,
-            least: None,
-            baseline_least: None,
-            ratio_least: None,
-            spread: None,
-            processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
-            load: load(&fs::read_to_string("/proc/loadavg").unwrap_or_default()),
+            runs: Runs::default(),
+            machine: Machine::now(),
         }
     }
 
     /// A warning if the machine was too busy to judge.
     pub fn warning(&self) -> Option<String> {
-        let spread = self.spread.filter(|spread| *spread > NOISY)?;
+        let spread = self.runs.spread.filter(|spread| *spread > NOISY)?;
         Some(format!(
             "warning: {} varied by {:.0} % from run to run (load {}): use ratio_least, or measure on a quieter machine",
             self.name,
             spread * 100.0,
-            number(self.load),
+            number(self.machine.load),
         ))
     }
 
     /// What a comparison goes by: the ratio of the least times, else the ratio of medians, else the figure.
     fn judged(&self) -> f64 {
-        self.ratio_least.or(self.ratio).unwrap_or(self.value)
+        self.runs.ratio_least.or(self.ratio).unwrap_or(self.value)
     }
 }
 
@@ -95,22 +132,35 @@ pub fn table(rows: &[Row]) -> String {
                 r.unit.clone(),
                 number(r.baseline),
                 number(r.ratio),
-                number(r.ratio_least),
-                percent(r.spread),
+                number(r.runs.ratio_least),
+                percent(r.runs.spread),
+                number(r.runs.instructions),
                 r.baseline_name.clone().unwrap_or_default(),
             ]
         })
         .collect();
     let header = [
-        "NAME", "VALUE", "UNIT", "BASELINE", "RATIO", "LEAST", "SPREAD", "AGAINST",
+        "NAME",
+        "VALUE",
+        "UNIT",
+        "BASELINE",
+        "RATIO",
+        "LEAST",
+        "SPREAD",
+        "INSTRUCTIONS",
+        "AGAINST",
     ];
-    let text = render::table(&header, &[1, 3, 4, 5, 6], &cells);
+    let text = render::table(&header, &[1, 3, 4, 5, 6, 7], &cells);
     format!("{text}{}", machine(rows))
 }
 
 fn machine(rows: &[Row]) -> String {
     rows.first().map_or_else(String::new, |row| {
-        format!("on {}, load {}\n", row.processor, number(row.load))
+        format!(
+            "on {}, load {}\n",
+            row.machine.processor,
+            number(row.machine.load)
+        )
     })
 }
 
@@ -132,7 +182,7 @@ pub fn compared(file: &Path, rows: &[Row]) -> Result<String> {
         .map(|row| {
             let old = before.iter().find(|old| old.name == row.name);
             let change = old.map(|old| row.judged() / old.judged() - 1.0);
-            let spread = old.and_then(|old| old.spread).max_of(row.spread);
+            let spread = old.and_then(|old| old.runs.spread).max_of(row.runs.spread);
             vec![
                 row.name.clone(),
                 number(old.map(Row::judged)),
@@ -147,11 +197,14 @@ pub fn compared(file: &Path, rows: &[Row]) -> Result<String> {
         .collect();
     let header = ["NAME", "BEFORE", "NOW", "CHANGE", "SPREAD"];
     let text = render::table(&header, &[1, 2, 3, 4], &cells);
-    let machines: Vec<&str> = before.iter().map(|row| row.processor.as_str()).collect();
+    let machines: Vec<&str> = before
+        .iter()
+        .map(|row| row.machine.processor.as_str())
+        .collect();
     let other = rows.first().is_some_and(|row| {
         machines
             .iter()
-            .any(|name| !name.is_empty() && *name != row.processor)
+            .any(|name| !name.is_empty() && *name != row.machine.processor)
     });
     let warning = match other {
         true => "warning: the file is from another processor: only ratios can be compared\n",
@@ -203,9 +256,15 @@ mod tests {
     fn row(name: &str, ratio_least: f64, spread: f64) -> Row {
         Row {
             ratio: Some(9.0),
-            ratio_least: Some(ratio_least),
-            spread: Some(spread),
-            processor: "Some CPU, AVX2".into(),
+            runs: Runs {
+                ratio_least: Some(ratio_least),
+                spread: Some(spread),
+                ..Runs::default()
+            },
+            machine: Machine {
+                processor: "Some CPU, AVX2".into(),
+                load: None,
+            },
             ..Row::alone(name, "ns", 5.0)
         }
     }
