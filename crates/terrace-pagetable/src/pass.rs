@@ -93,7 +93,7 @@ pub(crate) struct Pass<'a, M, S, L> {
     pub(crate) vectors: Vectors,
     pub(crate) stats: ScanStats,
     pub(crate) path: Path<'a, L>,
-    /// Where leaf tables are copied to, one after another: to clear 4 KiB for each costs a twentieth of a scan.
+    /// The copy of the leaf table at hand, in one place for a whole pass: clearing 4 KiB for each table would cost a twentieth of it.
     pub(crate) copies: Option<Box<Copies>>,
 }
 

@@ -21,7 +21,7 @@ pub struct Row {
     pub baseline_name: Option<String>,
     pub baseline: Option<f64>,
     pub ratio: Option<f64>,
-    /// What the single runs were like; none of it for a figure without a baseline.
+    /// Properties of the single runs; none of a figure without a baseline.
     #[serde(flatten)]
     pub runs: Runs,
     #[serde(flatten)]
