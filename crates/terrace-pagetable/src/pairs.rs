@@ -33,25 +33,26 @@ pub(crate) fn clear_accessed(slots: &[AtomicU64; 2], seen: [u64; 2]) -> bool {
             return false;
         }
         let [low, high] = seen.map(|entry| entry & !ACCESSED);
-        let equal: u8;
+        let equal: u64;
         // SAFETY: 16 bytes that are there, aligned, and shared by atomics; the caller found the instruction. RBX is saved, as
-        // the compiler may use it and does not lend it.
+        // the compiler may use it and does not lend it. It may still choose RBX for whatever operand it is free to place: so the
+        // address and the outcome, which RBX's new value would spoil, are in registers that are named.
         unsafe {
             std::arch::asm!(
                 "xchg {low}, rbx",
-                "lock cmpxchg16b [{to}]",
-                "sete {equal}",
+                "lock cmpxchg16b [rdi]",
+                "sete al",
                 "mov rbx, {low}",
-                to = in(reg) to,
+                in("rdi") to,
                 low = inout(reg) low => _,
                 in("rcx") high,
-                inout("rax") seen[0] => _,
+                inout("rax") seen[0] => equal,
                 inout("rdx") seen[1] => _,
-                equal = out(reg_byte) equal,
                 options(nostack),
             );
         }
-        equal != 0
+        // The rest of the register is what was read.
+        equal & 0xff != 0
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -124,5 +125,65 @@ mod tests {
         for slot in &pairs.0[..2] {
             assert_eq!(slot.load(Relaxed) >> 12, rounds);
         }
+    }
+
+    /// Exchanges pairs while so many numbers are kept in registers, and returns whether all were exchanged, and a sum of the numbers.
+    #[inline(never)]
+    fn among_numbers<const N: usize>(
+        pairs: &[Pairs; 8],
+        seen: [u64; 2],
+        numbers: &[u64; N],
+    ) -> (bool, u64) {
+        let mut kept = *numbers;
+        let mut all = true;
+        for turn in 0..10 {
+            let slots = &pairs[turn % 8].0;
+            if let Some(slots) = slots.first_chunk() {
+                all &= super::clear_accessed(slots, seen);
+            }
+            for i in 0..N {
+                let next = kept[(i + 1) % N];
+                kept[i] = kept[i].rotate_left(1) ^ next;
+            }
+        }
+        (all, kept.iter().fold(0, |sum, n| sum ^ n))
+    }
+
+    fn sum_alone<const N: usize>(numbers: &[u64; N]) -> u64 {
+        let mut kept = *numbers;
+        for _ in 0..10 {
+            for i in 0..N {
+                kept[i] = kept[i].rotate_left(1) ^ kept[(i + 1) % N];
+            }
+        }
+        kept.iter().fold(0, |sum, n| sum ^ n)
+    }
+
+    fn when_registers_are_scarce<const N: usize>() {
+        // An entry without A: whoever takes it for an address has nothing there.
+        let seen = [7 << 12 | 5, 8 << 12 | 5];
+        let pairs = std::array::from_fn(|_| Pairs([seen[0], seen[1], 0, 0].map(AtomicU64::new)));
+        let numbers = std::array::from_fn(|i| i as u64 + 1);
+        let (all, sum) = among_numbers::<N>(&pairs, seen, &numbers);
+        assert_eq!((all, sum), (true, sum_alone(&numbers)), "{N} numbers");
+        for pair in &pairs {
+            pair.0[0].store(1, Relaxed);
+        }
+        assert!(!among_numbers::<N>(&pairs, seen, &numbers).0, "{N} numbers");
+    }
+
+    /// The compiler keeps its numbers in all registers that there are, RBX too, and then places operands there that may be anywhere.
+    #[test]
+    fn an_exchange_takes_no_register_that_it_needs_itself() {
+        when_registers_are_scarce::<4>();
+        when_registers_are_scarce::<5>();
+        when_registers_are_scarce::<6>();
+        when_registers_are_scarce::<7>();
+        when_registers_are_scarce::<8>();
+        when_registers_are_scarce::<9>();
+        when_registers_are_scarce::<10>();
+        when_registers_are_scarce::<11>();
+        when_registers_are_scarce::<12>();
+        when_registers_are_scarce::<13>();
     }
 }

@@ -229,7 +229,9 @@ impl PartAnswer {
 impl PartCell {
     fn fits(&self, pages: u64) -> bool {
         let exist = match pages.saturating_sub(u64::from(self.at) * 64) {
-            n @ 0..64 => (1 << n) - 1,
+            // A cell of no page, even if it says nothing, is not the VM's.
+            0 => return false,
+            n @ 1..64 => (1 << n) - 1,
             _ => u64::MAX,
         };
         self.mapped & !exist == 0 && self.accessed & !self.mapped == 0
@@ -326,6 +328,9 @@ mod tests {
         assert!(writes(&[2]).fits(600));
         assert!(!writes(&[4]).fits(600) && !writes(&[]).fits(600) && !writes(&[1, 1]).fits(600));
         assert!(!answer(&[], &[1]).fits(600), "a block beyond the end");
-        assert!(!answer(&[cell(u32::MAX, 1, 1)], &[]).fits(600));
+        for at in [10, u32::MAX] {
+            assert!(!answer(&[cell(at, 1, 1)], &[]).fits(600));
+            assert!(!answer(&[cell(at, 0, 0)], &[]).fits(600), "of no page");
+        }
     }
 }

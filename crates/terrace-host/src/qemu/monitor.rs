@@ -352,16 +352,17 @@ impl Monitor {
     #[must_use]
     pub fn memory_events(&self) -> u64 {
         let mut link = self.link();
-        if let Some(mut connection) = link.connection.take() {
-            let taken_in = connection.inner_mut().take_in_events();
-            note(&mut link, connection.inner_mut());
-            match taken_in {
-                Ok(()) => link.connection = Some(connection),
-                // Events between the connections are lost, so anything may have happened.
-                Err(_) => link.memory_events += 1,
-            }
-        }
+        take_in_events(&mut link);
         link.memory_events
+    }
+
+    /// Number of the VM's resets until now, as far as can be read without asking QEMU anything; `None` if not all that it reported
+    /// was read, or there is no connection.
+    #[must_use]
+    pub(crate) fn resets_by_now(&self) -> Option<u64> {
+        let mut link = self.link();
+        let all = take_in_events(&mut link);
+        all.then_some(link.resets)
     }
 
     fn execute_on<C: Command>(
@@ -560,6 +561,26 @@ impl Monitor {
     pub fn host_address(&mut self, gpa: Gpa) -> Result<Option<(String, Hva)>, QemuError> {
         let text = self.human(&format!("gpa2hva {:#x}", gpa.0))?;
         self.parsed(parse::gpa2hva(&text))
+    }
+}
+
+/// Counts the events that came while nothing was asked, and says whether these are all. Never waits.
+fn take_in_events(link: &mut Link) -> bool {
+    let Some(mut connection) = link.connection.take() else {
+        return false;
+    };
+    let taken_in = connection.inner_mut().take_in_events();
+    note(link, connection.inner_mut());
+    match taken_in {
+        Ok(all) => {
+            link.connection = Some(connection);
+            all
+        }
+        Err(_) => {
+            // Events between the connections are lost, so anything may have happened.
+            link.memory_events += 1;
+            false
+        }
     }
 }
 

@@ -80,16 +80,16 @@ impl LineStream {
         std::mem::take(&mut self.memory_events)
     }
 
-    /// Takes in the events that came while nothing was asked; never waits.
-    pub(super) fn take_in_events(&mut self) -> io::Result<()> {
+    /// Takes in the events that came while nothing was asked; never waits. Returns whether these are all: of a flood the rest is
+    /// read with the next call.
+    pub(super) fn take_in_events(&mut self) -> io::Result<bool> {
         self.socket.set_nonblocking(true)?;
         let received = self.receive_what_is_there();
         self.socket.set_nonblocking(false)?;
         received
     }
 
-    fn receive_what_is_there(&mut self) -> io::Result<()> {
-        // A flood is read on with the next call.
+    fn receive_what_is_there(&mut self) -> io::Result<bool> {
         for _ in 0..MAX_CHUNKS {
             while let Some(line) = self.whole_line() {
                 self.count(&line);
@@ -104,12 +104,12 @@ impl LineStream {
             match got {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn whole_line(&mut self) -> Option<Vec<u8>> {

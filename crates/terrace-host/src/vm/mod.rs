@@ -153,6 +153,12 @@ impl Vm {
         self.reader.read(&mut self.monitor, self.identity.kvm)
     }
 
+    /// Whether readings are of before a reset of the VM, or may be: QEMU is asked nothing, and what it reported was read.
+    #[must_use]
+    pub(crate) fn may_be_reset_since(&self, readings: &Readings) -> bool {
+        self.monitor.resets_by_now() != Some(readings.resets)
+    }
+
     /// QEMU's word for a migration from or to here in progress; `None` if there is none.
     ///
     /// # Errors

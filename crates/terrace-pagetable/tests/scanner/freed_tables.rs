@@ -16,12 +16,12 @@ use terrace_proto::{Gfn, Rearm, ScanAnswer};
 const FRAMES: u64 = 4_096;
 const USED: u64 = PRESENT | USER | WRITABLE | ACCESSED;
 /// A page of the guest's that no table points to, but data does.
-const BYSTANDER: u64 = 9;
+pub const BYSTANDER: u64 = 9;
 
 /// Does something each time a table is looked up: the entry above was read just before.
-struct Meddling<'a, F> {
-    memory: &'a SimulatedMemory,
-    meddle: F,
+pub struct Meddling<'a, F> {
+    pub memory: &'a SimulatedMemory,
+    pub meddle: F,
 }
 
 impl<F: Fn(Gfn)> GuestTables for Meddling<'_, F> {
@@ -36,7 +36,7 @@ impl<F: Fn(Gfn)> GuestTables for Meddling<'_, F> {
 }
 
 /// Tables in frames 1 (top) to 4, two entries each that lead on; frame 5 is beside frame 4, 6 beside 3.
-fn guest(link: u64) -> SimulatedMemory {
+pub fn guest(link: u64) -> SimulatedMemory {
     let mut memory = SimulatedMemory::new(FRAMES);
     for frame in (1..=6).chain([BYSTANDER]) {
         memory.add_table(Gfn(frame)).unwrap();
@@ -55,7 +55,7 @@ fn guest(link: u64) -> SimulatedMemory {
 }
 
 /// Words that any walk takes for entries, at whatever level.
-fn fill_with_data(memory: &SimulatedMemory, frame: u64) {
+pub fn fill_with_data(memory: &SimulatedMemory, frame: u64) {
     for index in 0..512 {
         let word = match index % 3 {
             0 => BYSTANDER << 12 | USED | DIRTY,

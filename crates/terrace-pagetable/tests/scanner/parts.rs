@@ -13,7 +13,7 @@ use crate::common::{Naive, bitmap, cases, load, paging, request, store, words};
 use crate::faults::{USED, guest};
 use crate::naive_walker::Case;
 
-fn part_request(part: Part, clear: bool, prune: bool) -> PartRequest {
+pub fn part_request(part: Part, clear: bool, prune: bool) -> PartRequest {
     PartRequest {
         id: RequestId(7),
         space: Space::Guest(VmId(1)),
