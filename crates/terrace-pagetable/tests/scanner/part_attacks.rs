@@ -116,7 +116,7 @@ fn is_equal(case: &mut Case, naive: &mut Naive, answer: &PartAnswer, say: &str) 
 fn parts_of_hostile_tables_are_the_naive_walkers_at_every_width() {
     for vectors in Vectors::all() {
         let mut changed = 0;
-        for seed in 0..cases() / 10 {
+        for seed in 0..cases() / 40 {
             let mut case = Case::new(0x5eed_0000 + seed);
             let levels = 4 + u8::from(seed % 2 == 1);
             let bits = [36, 40, 52][usize::try_from(seed % 3).unwrap()];
@@ -147,7 +147,7 @@ fn parts_of_hostile_tables_are_the_naive_walkers_at_every_width() {
                 changed += u64::from(before != naive.words);
             }
         }
-        assert!(changed > cases() / 20, "the cases say nothing");
+        assert!(changed > cases() / 80, "the cases say nothing");
     }
 }
 
@@ -227,7 +227,7 @@ fn reuse(memory: &SimulatedMemory, over: &AtomicBool, turns: &AtomicU64) {
 
 #[test]
 fn a_guest_that_reuses_tables_under_several_threads_loses_no_word() {
-    const TURNS: u64 = 3_000;
+    const TURNS: u64 = 500;
     let mut memory = SimulatedMemory::new(4_096);
     for frame in (1..=3).chain(REUSED) {
         memory.add_table(Gfn(frame)).unwrap();
