@@ -130,7 +130,7 @@ fn registers_of_a_while_ago_start_no_part() {
 
 /// The one process that ran when registers were read has ended, and its top-level table maps nothing.
 fn a_part_goes_on_when_the_process_of_before_has_ended() {
-    let (_dir, mut vm, _) = vm(|asked| (long_mode(1 + (asked > 0) as u64), String::new()));
+    let (_dir, mut vm, _) = vm(|asked| (long_mode(1 + u64::from(asked > 0)), String::new()));
     let guest = Guest::new();
     let mut tables = guest.tables();
     assert_eq!(pass(&mut tables, &mut vm).unwrap().stats.cleared, 5);

@@ -93,8 +93,11 @@ const FORBIDDEN: [(&str, c_long, [c_long; 3]); 26] = [
     ),
 ];
 
+/// An attempt by its name; it returns the exit code that tells its outcome.
+type Attempt = (&'static str, fn() -> c_int);
+
 /// Attempts that need more than a number.
-const OTHERS: [(&str, fn() -> c_int); 5] = [
+const OTHERS: [Attempt; 5] = [
     ("clone3-of-a-thread", || {
         clone3((libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u64)
     }),
@@ -106,7 +109,7 @@ const OTHERS: [(&str, fn() -> c_int); 5] = [
     }),
     ("thread-in-a-namespace", || {
         let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM | libc::CLONE_NEWUSER;
-        call(libc::SYS_clone, [flags as c_long, 0, 0])
+        call(libc::SYS_clone, [c_long::from(flags), 0, 0])
     }),
 ];
 
