@@ -264,6 +264,7 @@ impl Monitor {
         // QEMU's events between the connections are lost.
         link.resets += u64::from(before.is_some());
         link.memory_events += u64::from(before.is_some());
+        link.run_events += u64::from(before.is_some());
         link.peer
             .get_or_insert_with(|| peer(connection.inner().socket()).ok());
         Ok(connection)
@@ -356,13 +357,13 @@ impl Monitor {
         link.memory_events
     }
 
-    /// Number of the VM's resets until now, as far as can be read without asking QEMU anything; `None` if not all that it reported
-    /// was read, or there is no connection.
+    /// Number of QEMU's events until now after which the guest's memory may have other contents (resets, stops), as far as can be read
+    /// without asking it anything; `None` if not all that it reported was read, or there is no connection.
     #[must_use]
-    pub(crate) fn resets_by_now(&self) -> Option<u64> {
+    pub(crate) fn run_events(&self) -> Option<u64> {
         let mut link = self.link();
         let all = take_in_events(&mut link);
-        all.then_some(link.resets)
+        all.then_some(link.run_events)
     }
 
     fn execute_on<C: Command>(
@@ -588,6 +589,7 @@ fn take_in_events(link: &mut Link) -> bool {
 fn note(link: &mut Link, stream: &mut LineStream) {
     let resets = stream.take_resets();
     link.resets += resets;
+    link.run_events += stream.take_run_events();
     link.memory_events += stream.take_memory_events() + resets;
 }
 

@@ -39,6 +39,8 @@ struct Dated {
     shared_until: Tick,
     /// They are too old to write by.
     until: Tick,
+    /// QEMU's events before them ([`Vm::run_events`]).
+    run_events: Option<u64>,
 }
 
 /// A VM's page tables.
@@ -193,8 +195,10 @@ impl GuestTables {
             }
         }
         let (until, shared_until) = (self.lease(), monotonic_now().after(SHARED));
+        let run_events = vm.run_events();
         let readings = vm.readings();
         let dated = Dated {
+            run_events,
             readings: readings.map_err(|error| no_readings(vm, error.to_string()))?,
             shared_until,
             until,
@@ -209,13 +213,15 @@ impl GuestTables {
         Ok(passed)
     }
 
-    /// The last readings, if the pass is over a part, they were made a moment ago, and the VM was not reset since. A monitor takes as
+    /// The last readings, if the pass is over a part, they were made a moment ago, and the VM was neither reset nor stopped since. A monitor takes as
     /// long to tell registers as a small part takes to scan; what a walk may do by them ends with the same `until`.
     fn fresh_readings(&mut self, vm: &Vm, pass: &Pass) -> Option<Dated> {
         let dated = self.readings.take()?;
         let is_fresh = matches!(pass, Pass::Part(_))
             && monotonic_now() < dated.shared_until
-            && !vm.may_be_reset_since(&dated.readings);
+            && vm
+                .run_events()
+                .is_some_and(|now| Some(now) == dated.run_events);
         is_fresh.then_some(dated)
     }
 

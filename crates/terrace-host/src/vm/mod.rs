@@ -153,10 +153,11 @@ impl Vm {
         self.reader.read(&mut self.monitor, self.identity.kvm)
     }
 
-    /// Whether readings are of before a reset of the VM, or may be: QEMU is asked nothing, and what it reported was read.
+    /// Rises with each thing that QEMU reported after which the guest's memory may have other contents: resets, stops. QEMU is asked
+    /// nothing; `None` if not all that it reported was read.
     #[must_use]
-    pub(crate) fn may_be_reset_since(&self, readings: &Readings) -> bool {
-        self.monitor.resets_by_now() != Some(readings.resets)
+    pub(crate) fn run_events(&self) -> Option<u64> {
+        self.monitor.run_events()
     }
 
     /// QEMU's word for a migration from or to here in progress; `None` if there is none.
