@@ -192,8 +192,7 @@ impl World {
     /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
-        let event = match self.dice.below(9) {
-            8 => Event::ScannedPart(Box::new(self.part_nobody_asked_for(vm, id))),
+        let event = match self.dice.below(8) {
             0 => Event::Moved(MoveReport {
                 id: PlanId(1_000_000 + id),
                 vm,
@@ -215,6 +214,7 @@ impl World {
                 codes: vec![PageCode(0); 50],
                 last: true,
             }),
+            3 if id % 2 == 0 => Event::ScannedPart(Box::new(self.part_nobody_asked_for(vm, id))),
             3 => Event::ScanFailed(ScanFailure {
                 id: RequestId(1_000_000 + id),
                 vm,
