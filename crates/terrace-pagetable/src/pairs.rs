@@ -134,7 +134,7 @@ mod tests {
         seen: [u64; 2],
         numbers: &[u64; N],
     ) -> (bool, u64) {
-        let mut kept = *numbers;
+        let mut held = *numbers;
         let mut all = true;
         for turn in 0..10 {
             let slots = &pairs[turn % 8].0;
@@ -142,21 +142,21 @@ mod tests {
                 all &= super::clear_accessed(slots, seen);
             }
             for i in 0..N {
-                let next = kept[(i + 1) % N];
-                kept[i] = kept[i].rotate_left(1) ^ next;
+                let next = held[(i + 1) % N];
+                held[i] = held[i].rotate_left(1) ^ next;
             }
         }
-        (all, kept.iter().fold(0, |sum, n| sum ^ n))
+        (all, held.iter().fold(0, |sum, n| sum ^ n))
     }
 
     fn sum_alone<const N: usize>(numbers: &[u64; N]) -> u64 {
-        let mut kept = *numbers;
+        let mut held = *numbers;
         for _ in 0..10 {
             for i in 0..N {
-                kept[i] = kept[i].rotate_left(1) ^ kept[(i + 1) % N];
+                held[i] = held[i].rotate_left(1) ^ held[(i + 1) % N];
             }
         }
-        kept.iter().fold(0, |sum, n| sum ^ n)
+        held.iter().fold(0, |sum, n| sum ^ n)
     }
 
     fn when_registers_are_scarce<const N: usize>() {

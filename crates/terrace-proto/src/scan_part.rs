@@ -212,8 +212,8 @@ impl PartAnswer {
     #[must_use]
     pub fn of_blocks(answer: &ScanAnswer, part: Part) -> Self {
         let is_in_part = |at: &u32| part.has(Gfn(u64::from(at / 8)));
-        let words = (0_u32..).zip(answer.known.words().iter().zip(answer.accessed.words()));
-        let cells = words.filter(|(at, (known, _))| **known != 0 && is_in_part(at));
+        let all = (0_u32..).zip(answer.known.words().iter().zip(answer.accessed.words()));
+        let cells = all.filter(|(at, (known, _))| **known != 0 && is_in_part(at));
         let cells: Vec<PartCell> = cells
             .map(|(at, (known, accessed))| PartCell {
                 at,

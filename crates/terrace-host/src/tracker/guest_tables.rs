@@ -54,8 +54,8 @@ pub struct GuestTables {
     charged_to: Option<ChargedTo>,
     uncharged: Option<String>,
     stop: WorkerStop,
-    writes: bool,
-    threads: u8,
+    /// Whether passes report writes, and the most threads of one.
+    how: (bool, u8),
     withheld: Option<Withheld>,
     /// The last readings.
     readings: Option<Dated>,
@@ -97,8 +97,7 @@ impl GuestTables {
             charged_to,
             uncharged: None,
             stop: WorkerStop::default(),
-            writes: false,
-            threads: 1,
+            how: (false, 1),
             withheld: None,
             readings: None,
             cpu_before: Duration::ZERO,
@@ -110,12 +109,12 @@ impl GuestTables {
     /// Whether passes report writes, of a guest of which the configuration states that it runs Linux 6.6 or later:
     /// D of its leaves moves to a software bit that no other kernel knows.
     pub fn tell_writes(&mut self, on: bool) {
-        self.writes = on;
+        self.how.0 = on;
     }
 
     /// Lets a pass over all of the VM's tables use so many threads, at most.
     pub fn use_threads(&mut self, threads: u8) {
-        self.threads = threads.max(1);
+        self.how.1 = threads.max(1);
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
@@ -256,7 +255,7 @@ impl GuestTables {
 
     fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
         let about = (pass.id(), pass.space().vm());
-        let (timeout, how) = (self.timeout, (self.writes, self.threads));
+        let (timeout, how) = (self.timeout, self.how);
         let worker = self.worker();
         let answer = worker.and_then(|worker| worker.scan(pass, readings, until, how, timeout));
         answer.map_err(|error| self.failed(about, error))

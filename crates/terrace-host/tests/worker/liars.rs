@@ -226,7 +226,7 @@ pub fn lie(name: &str) {
             Request::Scan {
                 pass: Pass::Part(request),
                 ..
-            } => told(name, nothing(&request)),
+            } => frame_of(name, nothing(&request)),
             _ => encode(&Response::Attached {
                 sandbox_gaps: Vec::new(),
             })
@@ -236,7 +236,7 @@ pub fn lie(name: &str) {
     }
 }
 
-fn told(name: &str, honest: PartAnswer) -> Vec<u8> {
+fn frame_of(name: &str, honest: PartAnswer) -> Vec<u8> {
     let lie = LIES.iter().find(|lie| lie.0 == name);
     match (lie, name) {
         (Some((_, lie, _)), _) => lie(honest),

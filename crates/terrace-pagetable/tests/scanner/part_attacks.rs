@@ -11,7 +11,7 @@ use terrace_pagetable::entry::{ACCESSED, LARGE, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables as _, Scanner, SimulatedMemory, Vectors};
 use terrace_proto::{Gfn, Part, PartAnswer, Rearm, ScanStats};
 
-use crate::common::{Naive, Words, cases, paging, request, store, words};
+use crate::common::{Naive, Snapshot, cases, paging, request, snapshot, store};
 use crate::freed_tables::{self, BYSTANDER, Meddling, fill_with_data};
 use crate::naive_walker::Case;
 use crate::parts::part_request;
@@ -58,7 +58,7 @@ fn cut_under_a_part(
     freed: &[u64],
 ) -> Option<u64> {
     let memory = freed_tables::guest(USED);
-    let after: Cell<Option<Words>> = Cell::new(None);
+    let after: Cell<Option<Snapshot>> = Cell::new(None);
     let meddle = |frame| {
         let first = after.take();
         if frame != Gfn(at) || first.is_some() {
@@ -68,7 +68,7 @@ fn cut_under_a_part(
         freed
             .iter()
             .for_each(|frame| fill_with_data(&memory, *frame));
-        after.set(Some(words(&memory)));
+        after.set(Some(snapshot(&memory)));
     };
     let guest = Meddling {
         memory: &memory,
@@ -76,7 +76,7 @@ fn cut_under_a_part(
     };
     let stats = pass(&mut scanner(memory.frames(), vectors), &guest, part, false);
     let then = after.take()?;
-    let now = words(&memory);
+    let now = snapshot(&memory);
     for frame in freed.iter().chain([&BYSTANDER]) {
         assert_eq!(
             now[frame], then[frame],
@@ -107,7 +107,7 @@ fn a_table_reused_for_data_under_a_part_pass_keeps_every_word() {
 /// Sums what the naive walker and the scanner count.
 fn is_equal(case: &mut Case, naive: &mut Naive, answer: &PartAnswer, say: &str) {
     assert_eq!(answer.stats, naive.stats, "{say}");
-    assert_eq!(words(&case.memory), naive.words, "{say}");
+    assert_eq!(snapshot(&case.memory), naive.entries, "{say}");
     assert!(answer.fits(case.frames), "{say}");
 }
 
@@ -133,8 +133,8 @@ fn parts_of_hostile_tables_are_the_naive_walkers_at_every_width() {
             let mut scanner = scanner(case.frames, vectors);
             let mut naive = Naive::new(case.frames, paging);
             for part in parts(seed, 2) {
-                let before = words(&case.memory);
-                naive.words = before.clone();
+                let before = snapshot(&case.memory);
+                naive.entries = before.clone();
                 let request = part_request(part, true, seed % 4 == 0);
                 naive.scan_part(&roots, &request);
                 let answer = scanner.scan_part(&case.memory, paging, &roots, &request, |_| true);
@@ -144,7 +144,7 @@ fn parts_of_hostile_tables_are_the_naive_walkers_at_every_width() {
                     &answer,
                     &format!("{vectors:?}, seed {seed}"),
                 );
-                changed += u64::from(before != naive.words);
+                changed += u64::from(before != naive.entries);
             }
         }
         assert!(changed > cases() / 80, "the cases say nothing");
@@ -153,12 +153,12 @@ fn parts_of_hostile_tables_are_the_naive_walkers_at_every_width() {
 
 /// Threads side by side on tables that lead to each other at all levels, so that one thread's leaf table is another's upper one.
 #[test]
-fn threads_side_by_side_on_hostile_tables_clear_accessed_bits_alone() {
+fn threads_on_hostile_tables_clear_accessed_bits_alone() {
     let mut cleared = 0;
     for seed in 0..cases() / 10 {
         let case = Case::new(0x7eed_0000 + seed);
         let vectors = Vectors::all();
-        let before = words(&case.memory);
+        let before = snapshot(&case.memory);
         let stats = std::thread::scope(|threads| {
             let (memory, vectors) = (&case.memory, &vectors);
             let running: Vec<_> = parts(0, 2)
@@ -173,8 +173,8 @@ fn threads_side_by_side_on_hostile_tables_clear_accessed_bits_alone() {
             running.into_iter().map(join).collect::<Vec<_>>()
         });
         cleared += stats.iter().map(|stats| stats.cleared).sum::<u64>();
-        for (frame, words) in words(&case.memory) {
-            for (i, (old, new)) in before[&frame].iter().zip(words).enumerate() {
+        for (frame, now) in snapshot(&case.memory) {
+            for (i, (old, new)) in before[&frame].iter().zip(now).enumerate() {
                 let for_users = old & (PRESENT | USER) == PRESENT | USER;
                 let may_lose = if for_users { ACCESSED } else { 0 };
                 assert_eq!(
@@ -226,7 +226,7 @@ fn reuse(memory: &SimulatedMemory, over: &AtomicBool, turns: &AtomicU64) {
 }
 
 #[test]
-fn a_guest_that_reuses_tables_under_several_threads_loses_no_word() {
+fn tables_reused_under_several_threads_lose_no_word() {
     const TURNS: u64 = 500;
     let mut memory = SimulatedMemory::new(4_096);
     for frame in (1..=3).chain(REUSED) {

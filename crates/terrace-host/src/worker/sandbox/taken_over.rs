@@ -179,7 +179,7 @@ fn tried(name: &str) -> ExitStatus {
 }
 
 #[test]
-fn no_process_file_or_code_comes_of_a_worker_that_was_taken_over() {
+fn no_process_file_or_code_comes_of_a_taken_over_worker() {
     for (name, ..) in FORBIDDEN {
         let status = tried(name);
         assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: {status}");
