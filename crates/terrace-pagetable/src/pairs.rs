@@ -127,63 +127,51 @@ mod tests {
         }
     }
 
-    /// Exchanges pairs while so many numbers are kept in registers, and returns whether all were exchanged, and a sum of the numbers.
-    #[inline(never)]
-    fn among_numbers<const N: usize>(
-        pairs: &[Pairs; 8],
-        seen: [u64; 2],
-        numbers: &[u64; N],
-    ) -> (bool, u64) {
-        let mut held = *numbers;
-        let mut all = true;
-        for turn in 0..10 {
-            let slots = &pairs[turn % 8].0;
-            if let Some(slots) = slots.first_chunk() {
-                all &= super::clear_accessed(slots, seen);
+    /// A function that exchanges a pair again and again while it keeps these numbers in registers; it returns whether all were
+    /// exchanged, and a sum of the numbers. With no pairs there is the sum alone.
+    macro_rules! among_numbers {
+        ($name:ident, $first:ident $($number:ident)+) => {
+            #[inline(never)]
+            fn $name(pairs: &[Pairs], seen: [u64; 2], turns: u64) -> (bool, u64) {
+                let mut $first = turns;
+                $(let mut $number = $first.wrapping_add(turns);)+
+                let mut all = true;
+                for turn in 0..turns {
+                    for pair in pairs {
+                        if let Some(slots) = pair.0.first_chunk() {
+                            all &= clear_accessed(slots, seen);
+                        }
+                    }
+                    $first = $first.rotate_left(3) ^ turn;
+                    $($number = $number.rotate_left(5).wrapping_add($first); $first ^= $number;)+
+                }
+                (all, $first $(^ $number)+)
             }
-            for i in 0..N {
-                let next = held[(i + 1) % N];
-                held[i] = held[i].rotate_left(1) ^ next;
-            }
-        }
-        (all, held.iter().fold(0, |sum, n| sum ^ n))
+        };
     }
 
-    fn sum_alone<const N: usize>(numbers: &[u64; N]) -> u64 {
-        let mut held = *numbers;
-        for _ in 0..10 {
-            for i in 0..N {
-                held[i] = held[i].rotate_left(1) ^ held[(i + 1) % N];
-            }
-        }
-        held.iter().fold(0, |sum, n| sum ^ n)
-    }
-
-    fn when_registers_are_scarce<const N: usize>() {
-        // An entry without A: whoever takes it for an address has nothing there.
-        let seen = [7 << 12 | 5, 8 << 12 | 5];
-        let pairs = std::array::from_fn(|_| Pairs([seen[0], seen[1], 0, 0].map(AtomicU64::new)));
-        let numbers = std::array::from_fn(|i| i as u64 + 1);
-        let (all, sum) = among_numbers::<N>(&pairs, seen, &numbers);
-        assert_eq!((all, sum), (true, sum_alone(&numbers)), "{N} numbers");
-        for pair in &pairs {
-            pair.0[0].store(1, Relaxed);
-        }
-        assert!(!among_numbers::<N>(&pairs, seen, &numbers).0, "{N} numbers");
-    }
+    among_numbers!(four, a b c d);
+    among_numbers!(five, a b c d e);
+    among_numbers!(six, a b c d e f);
+    among_numbers!(seven, a b c d e f g);
+    among_numbers!(eight, a b c d e f g h);
+    among_numbers!(nine, a b c d e f g h i);
+    among_numbers!(ten, a b c d e f g h i j);
+    among_numbers!(eleven, a b c d e f g h i j k);
+    among_numbers!(twelve, a b c d e f g h i j k l);
 
     /// The compiler keeps its numbers in all registers that there are, RBX too, and then places operands there that may be anywhere.
     #[test]
     fn an_exchange_takes_no_register_that_it_needs_itself() {
-        when_registers_are_scarce::<4>();
-        when_registers_are_scarce::<5>();
-        when_registers_are_scarce::<6>();
-        when_registers_are_scarce::<7>();
-        when_registers_are_scarce::<8>();
-        when_registers_are_scarce::<9>();
-        when_registers_are_scarce::<10>();
-        when_registers_are_scarce::<11>();
-        when_registers_are_scarce::<12>();
-        when_registers_are_scarce::<13>();
+        const TURNS: u64 = 10;
+        // An entry without A: whoever takes it for an address has nothing there.
+        let seen = [7 << 12 | 5, 8 << 12 | 5];
+        let pairs: [Pairs; 3] =
+            std::array::from_fn(|_| Pairs([seen[0], seen[1], 0, 0].map(AtomicU64::new)));
+        for among in [four, five, six, seven, eight, nine, ten, eleven, twelve] {
+            let (_, sum) = among(&[], seen, TURNS);
+            assert_eq!(among(&pairs, seen, TURNS), (true, sum));
+            assert_eq!(among(&pairs, [seen[1], seen[0]], TURNS), (false, sum));
+        }
     }
 }
