@@ -42,7 +42,7 @@ const FEW_KIB: u64 = 64 << 10;
 
 type Lie = fn(PartAnswer) -> Vec<u8>;
 
-/// What a frame says, and what the daemon makes of it.
+/// Lies: their names, their frames, and what the daemon says of them.
 const LIES: [(&str, Lie, &str); 18] = [
     (
         "beyond-the-end",

@@ -93,7 +93,7 @@ fn part_pass(tables: &mut GuestTables, vm: &mut Vm, part: Part) -> Result<PartAn
     }
 }
 
-/// What was a leaf table is data now that looks like one; all above it is as it was.
+/// Puts data that looks like a leaf table in the place of one; all above it is as it was.
 fn start_anew(guest: &Guest) -> Vec<u8> {
     (0..512).for_each(|word| guest.set(5, word, (word + 1) << 12 | PRESENT_USER | ACCESSED));
     data(guest)

@@ -10,7 +10,7 @@ use libc::{c_int, c_long};
 const ATTEMPT: &str = "TERRACE_TEST_ATTEMPT";
 /// The attempt was possible.
 const DONE: c_int = 7;
-/// It was refused, with this error number above it.
+/// The attempt was refused, with this error number above it.
 const REFUSED: c_int = 100;
 
 /// Calls by their number, arguments all zero unless it says otherwise. Each must end the process.
