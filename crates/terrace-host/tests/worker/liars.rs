@@ -43,7 +43,7 @@ const FEW_KIB: u64 = 64 << 10;
 type Lie = fn(PartAnswer) -> Vec<u8>;
 
 /// Lies: their names, their frames, and what the daemon says of them.
-const LIES: [(&str, Lie, &str); 18] = [
+const LIES: [(&str, Lie, &str); 19] = [
     (
         "beyond-the-end",
         |a| with(a, &[cell(CELLS, 1, 0)]),
@@ -136,6 +136,11 @@ const LIES: [(&str, Lie, &str); 18] = [
         "a-search",
         |_| encode(&Response::Searched { withheld: None }).unwrap(),
         "no answer to the question",
+    ),
+    (
+        "as-many-cells-as-an-answer-has-room-for",
+        |a| with(a, &vec![cell(0, 0, 0); 200_000]),
+        "out of order, or beyond",
     ),
     ("more-cells-than-bytes", endless, "malformed"),
     (
