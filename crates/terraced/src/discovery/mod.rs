@@ -62,6 +62,8 @@ pub struct Discoverer {
     inbox: Sender<Input>,
     claims: Claims,
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
+    /// Processors of the host, asked for before threads are confined: the answer is in files of cgroups.
+    processors: usize,
 }
 
 /// The rules and processes for the inspection of one monitor.
@@ -103,6 +105,7 @@ impl Discoverer {
             inbox,
             claims,
             handled: Mutex::default(),
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get()),
         }
     }
 
@@ -478,8 +481,7 @@ impl Discoverer {
         let mut tables = tables.map_err(|error| error.to_string())?;
         tables.tell_writes(config.writes.source == WriteSource::SoftBit);
         let pages = memory.ram().iter().map(|range| range.pages).sum();
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-        tables.use_threads(config.scan_threads_for(pages, processors));
+        tables.use_threads(config.scan_threads_for(pages, self.processors));
         Ok(Watched {
             tracker: Tracker::GuestTables(Box::new(tables)),
             memory,
