@@ -66,6 +66,13 @@ impl Bits {
         }
     }
 
+    /// Removes a page from the set, and says whether it was in it.
+    pub(crate) fn take(&mut self, page: u64) -> bool {
+        let was = self.any(page, 1);
+        self.remove(page);
+        was
+    }
+
     /// Number of pages in the set.
     pub(crate) fn count(&self) -> usize {
         self.chunks

@@ -118,7 +118,16 @@ pub(crate) struct PartMarks {
     /// Cells of which anything was noted.
     filled: Bits,
     /// Blocks of 2 MiB that larger leaves map.
-    huge: Bits,
+    huge: HugeBits,
+}
+
+/// Blocks of 2 MiB that larger leaves speak for. Their pages are noted once, at the end, however many leaves map them: a guest can
+/// make ever so many leaves of 1 GiB, of 4,096 cells each.
+#[derive(Debug)]
+struct HugeBits {
+    mapped: Bits,
+    accessed: Bits,
+    written: Bits,
 }
 
 impl PartMarks {
@@ -130,7 +139,7 @@ impl PartMarks {
             cells: vec![[0; 2]; position(cells)],
             written: Vec::new(),
             filled: Bits::new(cells),
-            huge: Bits::new(frames.div_ceil(512)),
+            huge: HugeBits::new(frames.div_ceil(512)),
         }
     }
 
@@ -140,13 +149,36 @@ impl PartMarks {
             .resize(if on { self.cells.len() } else { 0 }, 0);
     }
 
+    #[inline]
+    fn note_pages(&mut self, first: u64, mapped: u64, accessed: u64, written: u64) {
+        let (at, shift) = (position(first / 64), first % 64);
+        // Two shifts, because one of 64 places does not exist.
+        let high = |mask: u64| mask >> 1 >> (63 - shift);
+        let Some([low_cell, high_cell]) = self.cells.get_mut(at..at.saturating_add(2)) else {
+            return;
+        };
+        low_cell[0] |= mapped << shift;
+        low_cell[1] |= accessed << shift;
+        high_cell[0] |= high(mapped);
+        high_cell[1] |= high(accessed);
+        if written != 0
+            && let Some([low_word, high_word]) = self.written.get_mut(at..at.saturating_add(2))
+        {
+            *low_word |= written << shift;
+            *high_word |= high(written);
+        }
+        self.filled
+            .add_window(first / 64, 1 | u64::from(shift != 0) << 1);
+    }
+
     /// Empties the room.
     pub(crate) fn take(&mut self) -> Found {
+        let huge = self.take_huge();
         let count = self.filled.count();
         let mut found = Found {
             cells: Vec::with_capacity(count),
             written: (!self.written.is_empty()).then(|| Vec::with_capacity(count)),
-            huge: Vec::new(),
+            huge,
         };
         self.filled.take_each(|at| {
             let slot = self.cells.get_mut(position(at)).map(std::mem::take);
@@ -164,8 +196,34 @@ impl PartMarks {
                 list.push(written.unwrap_or(0));
             }
         });
-        self.huge.take_each(|block| found.huge.push(number(block)));
         found
+    }
+
+    /// The blocks that larger leaves map, whose pages are noted as cells.
+    fn take_huge(&mut self) -> Vec<u32> {
+        let mut blocks = Vec::new();
+        self.huge
+            .mapped
+            .take_each(|block| blocks.push(number(block)));
+        let all = |on: bool| if on { u64::MAX } else { 0 };
+        for block in blocks.iter().map(|block| u64::from(*block)) {
+            let accessed = all(self.huge.accessed.take(block));
+            let written = all(self.huge.written.take(block));
+            for cell in block * 8..block * 8 + 8 {
+                self.note_pages(cell * 64, u64::MAX, accessed, written);
+            }
+        }
+        blocks
+    }
+}
+
+impl HugeBits {
+    fn new(blocks: u64) -> Self {
+        Self {
+            mapped: Bits::new(blocks),
+            accessed: Bits::new(blocks),
+            written: Bits::new(blocks),
+        }
     }
 }
 
@@ -200,31 +258,44 @@ impl Marks for &mut PartMarks {
 
     #[inline]
     fn add_pages(&mut self, first: u64, mapped: u64, accessed: u64, written: u64) {
-        let (at, shift) = (position(first / 64), first % 64);
-        // Two shifts, because one of 64 places does not exist.
-        let high = |mask: u64| mask >> 1 >> (63 - shift);
-        let Some([low_cell, high_cell]) = self.cells.get_mut(at..at.saturating_add(2)) else {
-            return;
-        };
-        low_cell[0] |= mapped << shift;
-        low_cell[1] |= accessed << shift;
-        high_cell[0] |= high(mapped);
-        high_cell[1] |= high(accessed);
-        if written != 0
-            && let Some([low_word, high_word]) = self.written.get_mut(at..at.saturating_add(2))
-        {
-            *low_word |= written << shift;
-            *high_word |= high(written);
-        }
-        self.filled
-            .add_window(first / 64, 1 | u64::from(shift != 0) << 1);
+        self.note_pages(first, mapped, accessed, written);
     }
 
     fn add_blocks(&mut self, first: u64, count: u64, accessed: bool, written: bool) {
-        self.huge.add_range(first, count);
-        let all = |on: bool| if on { u64::MAX } else { 0 };
-        for cell in first * 8..(first + count) * 8 {
-            self.add_pages(cell * 64, u64::MAX, all(accessed), all(written));
+        self.huge.mapped.add_range(first, count);
+        if accessed {
+            self.huge.accessed.add_range(first, count);
         }
+        if written && self.tells_writes() {
+            self.huge.written.add_range(first, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest can make leaves of 1 GiB in every entry of every table.
+    #[test]
+    fn leaves_of_1_gib_cost_no_cell_before_the_end() {
+        let mut room = PartMarks::new(1 << 18);
+        room.tell_writes(true);
+        for accessed in [false, true, false] {
+            (&mut room).add_blocks(0, 512, accessed, false);
+            assert_eq!(room.filled.count(), 0);
+        }
+        (&mut room).add_blocks(3, 1, false, true);
+        let found = room.take();
+        assert_eq!((found.cells.len(), found.huge.len()), (4_096, 512));
+        assert!(found.cells.iter().all(|cell| cell.accessed == u64::MAX));
+        let written = found.written.unwrap_or_default();
+        let full = (0..).zip(&written).filter(|(_, word)| **word != 0);
+        assert!(full.map(|(cell, _)| cell).eq(24..32));
+        // Nothing is left for the next pass.
+        (&mut room).add_blocks(511, 1, false, false);
+        let found = room.take();
+        assert_eq!((found.cells.len(), found.huge), (8, vec![511]));
+        assert!(found.cells.iter().all(|cell| cell.accessed == 0));
     }
 }

@@ -33,25 +33,26 @@ pub(crate) fn clear_accessed(slots: &[AtomicU64; 2], seen: [u64; 2]) -> bool {
             return false;
         }
         let [low, high] = seen.map(|entry| entry & !ACCESSED);
-        let equal: u8;
+        let equal: u64;
         // SAFETY: 16 bytes that are there, aligned, and shared by atomics; the caller found the instruction. RBX is saved, as
-        // the compiler may use it and does not lend it.
+        // the compiler may use it and does not lend it. It may still choose RBX for whatever operand it is free to place: so the
+        // address and the outcome, which RBX's new value would spoil, are in registers that are named.
         unsafe {
             std::arch::asm!(
                 "xchg {low}, rbx",
-                "lock cmpxchg16b [{to}]",
-                "sete {equal}",
+                "lock cmpxchg16b [rdi]",
+                "sete al",
                 "mov rbx, {low}",
-                to = in(reg) to,
+                in("rdi") to,
                 low = inout(reg) low => _,
                 in("rcx") high,
-                inout("rax") seen[0] => _,
+                inout("rax") seen[0] => equal,
                 inout("rdx") seen[1] => _,
-                equal = out(reg_byte) equal,
                 options(nostack),
             );
         }
-        equal != 0
+        // The rest of the register is what was read.
+        equal & 0xff != 0
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -123,6 +124,54 @@ mod tests {
         assert!(cleared > 0);
         for slot in &pairs.0[..2] {
             assert_eq!(slot.load(Relaxed) >> 12, rounds);
+        }
+    }
+
+    /// A function that exchanges a pair again and again while it keeps these numbers in registers; it returns whether all were
+    /// exchanged, and a sum of the numbers. With no pairs there is the sum alone.
+    macro_rules! among_numbers {
+        ($name:ident, $first:ident $($number:ident)+) => {
+            #[inline(never)]
+            fn $name(pairs: &[Pairs], seen: [u64; 2], turns: u64) -> (bool, u64) {
+                let mut $first = turns;
+                $(let mut $number = $first.wrapping_add(turns);)+
+                let mut all = true;
+                for turn in 0..turns {
+                    for pair in pairs {
+                        if let Some(slots) = pair.0.first_chunk() {
+                            all &= clear_accessed(slots, seen);
+                        }
+                    }
+                    $first = $first.rotate_left(3) ^ turn;
+                    $($number = $number.rotate_left(5).wrapping_add($first); $first ^= $number;)+
+                }
+                (all, $first $(^ $number)+)
+            }
+        };
+    }
+
+    among_numbers!(four, a b c d);
+    among_numbers!(five, a b c d e);
+    among_numbers!(six, a b c d e f);
+    among_numbers!(seven, a b c d e f g);
+    among_numbers!(eight, a b c d e f g h);
+    among_numbers!(nine, a b c d e f g h i);
+    among_numbers!(ten, a b c d e f g h i j);
+    among_numbers!(eleven, a b c d e f g h i j k);
+    among_numbers!(twelve, a b c d e f g h i j k l);
+
+    /// The compiler keeps its numbers in all registers that there are, RBX too, and then places operands there that may be anywhere.
+    #[test]
+    fn an_exchange_takes_no_register_that_it_needs_itself() {
+        const TURNS: u64 = 10;
+        // An entry without A: whoever takes it for an address has nothing there.
+        let seen = [7 << 12 | 5, 8 << 12 | 5];
+        let pairs: [Pairs; 3] =
+            std::array::from_fn(|_| Pairs([seen[0], seen[1], 0, 0].map(AtomicU64::new)));
+        for among in [four, five, six, seven, eight, nine, ten, eleven, twelve] {
+            let (_, sum) = among(&[], seen, TURNS);
+            assert_eq!(among(&pairs, seen, TURNS), (true, sum));
+            assert_eq!(among(&pairs, [seen[1], seen[0]], TURNS), (false, sum));
         }
     }
 }

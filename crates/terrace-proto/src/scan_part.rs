@@ -207,6 +207,41 @@ impl Pass {
 }
 
 impl PartAnswer {
+    /// A part's share of what a source says that knows no tables: each block of 2 MiB counts as a leaf table in the frame of the block's
+    /// number, so that the parts of a draw are the whole here, too.
+    #[must_use]
+    pub fn of_blocks(answer: &ScanAnswer, part: Part) -> Self {
+        let is_in_part = |at: &u32| part.has(Gfn(u64::from(at / 8)));
+        let all = (0_u32..).zip(answer.known.words().iter().zip(answer.accessed.words()));
+        let cells = all.filter(|(at, (known, _))| **known != 0 && is_in_part(at));
+        let cells: Vec<PartCell> = cells
+            .map(|(at, (known, accessed))| PartCell {
+                at,
+                mapped: *known,
+                accessed: accessed & known,
+            })
+            .collect();
+        let count = |word: &dyn Fn(&PartCell) -> u64| -> u64 {
+            cells
+                .iter()
+                .map(|cell| u64::from(word(cell).count_ones()))
+                .sum()
+        };
+        Self {
+            id: answer.id,
+            space: answer.space,
+            part,
+            stats: ScanStats {
+                leaves: count(&|cell| cell.mapped),
+                accessed: count(&|cell| cell.accessed),
+                ..answer.stats
+            },
+            cells,
+            huge: Vec::new(),
+            written: None,
+        }
+    }
+
     /// Whether the answer can be about a VM of so many pages: all numbers in range and ascending, and nothing found on pages that
     /// are not mapped.
     #[must_use]
@@ -229,7 +264,9 @@ impl PartAnswer {
 impl PartCell {
     fn fits(&self, pages: u64) -> bool {
         let exist = match pages.saturating_sub(u64::from(self.at) * 64) {
-            n @ 0..64 => (1 << n) - 1,
+            // A cell of no page, even if it says nothing, is not the VM's.
+            0 => return false,
+            n @ 1..64 => (1 << n) - 1,
             _ => u64::MAX,
         };
         self.mapped & !exist == 0 && self.accessed & !self.mapped == 0
@@ -239,6 +276,7 @@ impl PartCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PageBitmap;
 
     #[test]
     fn each_table_is_in_one_part_and_parts_are_alike() {
@@ -294,6 +332,40 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_an_answer_about_all_are_the_whole() {
+        let mut known = PageBitmap::full(5_000);
+        (700..1_500).for_each(|page| known.put(page, false));
+        let mut accessed = PageBitmap::new(5_000);
+        (0..5_000).step_by(3).for_each(|page| accessed.set(page));
+        let answer = ScanAnswer {
+            id: RequestId(1),
+            space: Space::Guest(crate::VmId(1)),
+            known,
+            accessed,
+            written: None,
+            huge_leaf: PageBitmap::new(10),
+            stats: ScanStats::default(),
+        };
+        let mut sets = [PageBitmap::new(5_000), PageBitmap::new(5_000)];
+        let mut leaves = 0;
+        for index in 0..4 {
+            let part = PartAnswer::of_blocks(&answer, Part::new(3, 2, index).unwrap());
+            assert!(part.fits(5_000) && part.stats.leaves < 4_200);
+            leaves += part.stats.leaves;
+            for cell in part.cells {
+                let at = cell.at as usize;
+                assert_eq!(sets[0].words()[at], 0, "in two parts");
+                sets[0].set_word(at, cell.mapped);
+                sets[1].set_word(at, cell.accessed);
+            }
+        }
+        let mut wanted = answer.accessed.clone();
+        (700..1_500).for_each(|page| wanted.put(page, false));
+        assert_eq!((&sets[0], leaves), (&answer.known, 4_200));
+        assert_eq!(sets[1], wanted);
+    }
+
+    #[test]
     fn answers_out_of_order_or_beyond_the_end_do_not_fit() {
         let cell = |at, mapped, accessed| PartCell {
             at,
@@ -326,6 +398,9 @@ mod tests {
         assert!(writes(&[2]).fits(600));
         assert!(!writes(&[4]).fits(600) && !writes(&[]).fits(600) && !writes(&[1, 1]).fits(600));
         assert!(!answer(&[], &[1]).fits(600), "a block beyond the end");
-        assert!(!answer(&[cell(u32::MAX, 1, 1)], &[]).fits(600));
+        for at in [10, u32::MAX] {
+            assert!(!answer(&[cell(at, 1, 1)], &[]).fits(600));
+            assert!(!answer(&[cell(at, 0, 0)], &[]).fits(600), "of no page");
+        }
     }
 }

@@ -676,4 +676,23 @@ mod tests {
         );
         assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));
     }
+
+    #[test]
+    fn parts_and_samples_and_threads_out_of_range_are_refused() {
+        let values = ["-1", "17", "300", "65536", "18446744073709551615"];
+        for value in values.into_iter().chain(["0", "3", "2048"]) {
+            for [section, key] in [["engine", "scan_parts"], ["balance", "age_sample"]] {
+                let error = refused(&format!("[{section}]\n{key} = {value}"));
+                assert!(error.contains(key), "{error}");
+            }
+        }
+        for value in values {
+            let error = refused(&format!("[defaults]\nscan_threads = {value}"));
+            assert!(error.contains("scan_threads"), "{error}");
+        }
+        for more in ["tracker = \"damon\"", "writes = \"soft-dirty\""] {
+            let error = refused(&format!("[engine]\nscan_parts = 2\n[defaults]\n{more}"));
+            assert!(error.contains("engine.scan_parts = 1"), "{error}");
+        }
+    }
 }

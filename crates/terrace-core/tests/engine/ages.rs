@@ -43,7 +43,7 @@ fn host(policy: PolicyName, arbiter: ArbiterConfig) -> Host {
     host
 }
 
-fn live() -> ArbiterConfig {
+pub fn live() -> ArbiterConfig {
     ArbiterConfig {
         rule: Rule::Dp,
         live: true,

@@ -10,6 +10,7 @@ mod hot_pages;
 mod in_rounds;
 mod lists;
 mod mechanism;
+mod part_attacks;
 mod parts;
 mod plan_only;
 mod pool;

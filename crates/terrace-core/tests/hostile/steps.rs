@@ -3,9 +3,9 @@
 use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
-    PageBitmap, PageCode, PageResult, PageSize, PartAnswer, PartCell, PartRequest, PlacementReport,
-    PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats, Tick, TierId,
-    TierLimit, TierMemory, VmId, VmSpec,
+    PageBitmap, PageCode, PageResult, PageSize, Part, PartAnswer, PartCell, PartRequest,
+    PlacementReport, PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats,
+    Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -214,6 +214,7 @@ impl World {
                 codes: vec![PageCode(0); 50],
                 last: true,
             }),
+            3 if id % 2 == 0 => Event::ScannedPart(Box::new(self.part_nobody_asked_for(vm, id))),
             3 => Event::ScanFailed(ScanFailure {
                 id: RequestId(1_000_000 + id),
                 vm,
@@ -230,6 +231,26 @@ impl World {
             }),
         };
         self.feed(event);
+    }
+
+    /// An answer about a part, of anything.
+    fn part_nobody_asked_for(&mut self, vm: VmId, id: u64) -> PartAnswer {
+        let d = &mut self.dice;
+        let mut number = || u32::try_from(d.below(1 << 32)).unwrap();
+        let cells = (0..number() % 5).map(|_| PartCell {
+            at: number() % 9,
+            mapped: u64::from(number()),
+            accessed: u64::from(number()),
+        });
+        PartAnswer {
+            id: RequestId(1_000_000 + id),
+            space: terrace_proto::Space::Guest(vm),
+            part: Part::new(id, 2, 1).unwrap(),
+            cells: cells.collect(),
+            huge: vec![number()],
+            written: Some(vec![u64::MAX]),
+            stats: most_of_all(),
+        }
     }
 
     /// Right plan, wrong VM.
@@ -367,6 +388,13 @@ impl World {
         if lie == 1 {
             cells.reverse();
         }
+        if lie == 6 {
+            cells.push(PartCell {
+                at: u32::MAX,
+                mapped: 0,
+                accessed: 0,
+            });
+        }
         let part = match request.part.next() {
             Some(next) if lie == 2 => next,
             _ => request.part,
@@ -378,7 +406,11 @@ impl World {
             cells,
             huge: vec![u32::from(lie == 3)],
             written: (lie == 4).then(Vec::new),
-            stats: ScanStats::default(),
+            stats: if lie == 5 {
+                most_of_all()
+            } else {
+                ScanStats::default()
+            },
         })));
     }
 
@@ -423,5 +455,21 @@ impl World {
             results,
             elapsed_ns: 1,
         }
+    }
+}
+
+/// Counts that no pass has.
+fn most_of_all() -> ScanStats {
+    const MOST: u64 = u64::MAX;
+    ScanStats {
+        tables: MOST,
+        leaves: MOST,
+        accessed: MOST,
+        cleared: MOST,
+        lost_races: MOST,
+        pruned: MOST,
+        elapsed_ns: MOST,
+        cpu_ns: MOST,
+        ..ScanStats::default()
     }
 }

@@ -22,6 +22,9 @@ pub(super) struct Link {
     /// Number of QEMU's events after which the guest's RAM may be another one; a reset and a connection that was made
     /// anew count too.
     pub(super) memory_events: u64,
+    /// Number of QEMU's events after which the guest's memory may have other contents: resets, and stops; a connection that was
+    /// made anew counts too.
+    pub(super) run_events: u64,
 }
 
 type Links = BTreeMap<PathBuf, Weak<Mutex<Link>>>;

@@ -264,6 +264,7 @@ impl Monitor {
         // QEMU's events between the connections are lost.
         link.resets += u64::from(before.is_some());
         link.memory_events += u64::from(before.is_some());
+        link.run_events += u64::from(before.is_some());
         link.peer
             .get_or_insert_with(|| peer(connection.inner().socket()).ok());
         Ok(connection)
@@ -352,16 +353,17 @@ impl Monitor {
     #[must_use]
     pub fn memory_events(&self) -> u64 {
         let mut link = self.link();
-        if let Some(mut connection) = link.connection.take() {
-            let taken_in = connection.inner_mut().take_in_events();
-            note(&mut link, connection.inner_mut());
-            match taken_in {
-                Ok(()) => link.connection = Some(connection),
-                // Events between the connections are lost, so anything may have happened.
-                Err(_) => link.memory_events += 1,
-            }
-        }
+        take_in_events(&mut link);
         link.memory_events
+    }
+
+    /// Number of QEMU's events until now after which the guest's memory may have other contents (resets, stops), as far as can be read
+    /// without asking it anything; `None` if not all that it reported was read, or there is no connection.
+    #[must_use]
+    pub(crate) fn run_events(&self) -> Option<u64> {
+        let mut link = self.link();
+        let all = take_in_events(&mut link);
+        all.then_some(link.run_events)
     }
 
     fn execute_on<C: Command>(
@@ -563,10 +565,31 @@ impl Monitor {
     }
 }
 
+/// Counts the events that came while nothing was asked, and says whether these are all. Never waits.
+fn take_in_events(link: &mut Link) -> bool {
+    let Some(mut connection) = link.connection.take() else {
+        return false;
+    };
+    let taken_in = connection.inner_mut().take_in_events();
+    note(link, connection.inner_mut());
+    match taken_in {
+        Ok(all) => {
+            link.connection = Some(connection);
+            all
+        }
+        Err(_) => {
+            // Events between the connections are lost, so anything may have happened.
+            link.memory_events += 1;
+            false
+        }
+    }
+}
+
 /// Takes over what a stream counted.
 fn note(link: &mut Link, stream: &mut LineStream) {
     let resets = stream.take_resets();
     link.resets += resets;
+    link.run_events += stream.take_run_events();
     link.memory_events += stream.take_memory_events() + resets;
 }
 

@@ -30,6 +30,8 @@ pub(super) struct LineStream {
     resets: u64,
     /// Events of [`MEMORY`] among them.
     memory_events: u64,
+    /// Events of [`RUN`] among them, and resets.
+    run_events: u64,
     /// Bytes of a line at most.
     most: usize,
 }
@@ -37,6 +39,9 @@ pub(super) struct LineStream {
 /// The VM was reset, by whomever: its guest, a triple fault, a user of the monitor. QEMU 7.2 sends no event of this
 /// kind of a snapshot that was loaded, only STOP and RESUME.
 const RESET: &str = "RESET";
+
+/// The VM was stopped, or runs again: a snapshot may have been loaded meanwhile.
+const RUN: [&str; 2] = ["STOP", "RESUME"];
 
 /// After these the guest's RAM may be another one: a virtio-mem device plugged or unplugged; a device, perhaps a DIMM,
 /// is out; the guest said what came of a plug or an unplug, or that it does not let go. That a DIMM was put in is not
@@ -65,6 +70,7 @@ impl LineStream {
             deadline,
             resets: 0,
             memory_events: 0,
+            run_events: 0,
             most: SHORT_LINE,
         }
     }
@@ -80,16 +86,21 @@ impl LineStream {
         std::mem::take(&mut self.memory_events)
     }
 
-    /// Takes in the events that came while nothing was asked; never waits.
-    pub(super) fn take_in_events(&mut self) -> io::Result<()> {
+    /// The same of events after which the guest's memory may have other contents: resets, and stops.
+    pub(super) fn take_run_events(&mut self) -> u64 {
+        std::mem::take(&mut self.run_events)
+    }
+
+    /// Takes in the events that came while nothing was asked; never waits. Returns whether these are all: of a flood the rest is
+    /// read with the next call.
+    pub(super) fn take_in_events(&mut self) -> io::Result<bool> {
         self.socket.set_nonblocking(true)?;
         let received = self.receive_what_is_there();
         self.socket.set_nonblocking(false)?;
         received
     }
 
-    fn receive_what_is_there(&mut self) -> io::Result<()> {
-        // A flood is read on with the next call.
+    fn receive_what_is_there(&mut self) -> io::Result<bool> {
         for _ in 0..MAX_CHUNKS {
             while let Some(line) = self.whole_line() {
                 self.count(&line);
@@ -104,12 +115,12 @@ impl LineStream {
             match got {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn whole_line(&mut self) -> Option<Vec<u8>> {
@@ -124,7 +135,9 @@ impl LineStream {
         let Some(event) = kind.ok().and_then(|kind| kind.event) else {
             return false;
         };
-        self.resets += u64::from(event == RESET);
+        let is_reset = event == RESET;
+        self.resets += u64::from(is_reset);
+        self.run_events += u64::from(is_reset || RUN.iter().any(|name| event == *name));
         self.memory_events += u64::from(MEMORY.iter().any(|name| event == *name));
         true
     }

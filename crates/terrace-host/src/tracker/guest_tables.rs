@@ -36,6 +36,22 @@ struct Options {
     threads: u8,
 }
 
+/// Time for which passes over parts start from the same registers. Short: as far as it goes back, what a reset or a new kernel
+/// put in place of tables may be there already. A pass over all reads and writes as long after its registers.
+const SHARED: Duration = Duration::from_millis(100);
+
+/// Registers, and for how long they count.
+#[derive(Clone, Debug)]
+struct Dated {
+    readings: Readings,
+    /// Another pass may start from them before.
+    shared_until: Tick,
+    /// They are too old to write by.
+    until: Tick,
+    /// QEMU's events before them ([`Vm::run_events`]).
+    run_events: Option<u64>,
+}
+
 /// A VM's page tables.
 #[derive(Debug)]
 pub struct GuestTables {
@@ -49,8 +65,8 @@ pub struct GuestTables {
     stop: WorkerStop,
     options: Options,
     withheld: Option<Withheld>,
-    /// The last readings, and when they are too old to write by.
-    readings: Option<(Readings, Tick)>,
+    /// The last readings.
+    readings: Option<Dated>,
     /// CPU time of workers that were replaced.
     cpu_before: Duration,
 }
@@ -181,23 +197,42 @@ impl GuestTables {
             let searched = self.search(readings);
             searched.map_err(|error| self.failed((id, owner), error))?;
         }
-        if let Some((readings, until)) = self.fresh_readings(&pass) {
-            return self.pass(pass, readings, until);
+        if let Some(dated) = self.fresh_readings(vm, &pass) {
+            match self.pass_from(pass.clone(), dated) {
+                // The processes that ran then may all have ended since.
+                Err(_) if self.worker.is_some() => {}
+                passed => return passed,
+            }
         }
-        let until = self.lease();
+        let (until, shared_until) = (self.lease(), monotonic_now().after(SHARED));
+        let run_events = vm.run_events();
         let readings = vm.readings();
-        let readings = readings.map_err(|error| no_readings(vm, error.to_string()))?;
-        self.readings = Some((readings.clone(), until));
-        self.pass(pass, readings, until)
+        let dated = Dated {
+            run_events,
+            readings: readings.map_err(|error| no_readings(vm, error.to_string()))?,
+            shared_until,
+            until,
+        };
+        self.pass_from(pass, dated)
     }
 
-    /// The last readings, if the pass is over a part and most of the time for which they are believed is left. To ask the
-    /// monitor before each small part would be work for QEMU's main loop, too; what a walk may do by them ends with the same `until`.
-    fn fresh_readings(&self, pass: &Pass) -> Option<(Readings, Tick)> {
-        let (readings, until) = self.readings.as_ref()?;
-        let half = lease(self.pages()) / 2;
-        let is_fresh = matches!(pass, Pass::Part(_)) && monotonic_now().after(half) < *until;
-        is_fresh.then(|| (readings.clone(), *until))
+    /// One pass from these registers, which count for the next one if it is done.
+    fn pass_from(&mut self, pass: Pass, dated: Dated) -> Result<Passed, ScanFailure> {
+        let passed = self.pass(pass, dated.readings.clone(), dated.until)?;
+        self.readings = Some(dated);
+        Ok(passed)
+    }
+
+    /// The last readings, if the pass is over a part, they were made a moment ago, and the VM was neither reset nor stopped since. A monitor takes as
+    /// long to tell registers as a small part takes to scan; what a walk may do by them ends with the same `until`.
+    fn fresh_readings(&mut self, vm: &Vm, pass: &Pass) -> Option<Dated> {
+        let dated = self.readings.take()?;
+        let is_fresh = matches!(pass, Pass::Part(_))
+            && monotonic_now() < dated.shared_until
+            && vm
+                .run_events()
+                .is_some_and(|now| Some(now) == dated.run_events);
+        is_fresh.then_some(dated)
     }
 
     /// The same, starting from readings that the caller has.

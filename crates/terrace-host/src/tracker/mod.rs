@@ -10,7 +10,7 @@ mod soft_dirty;
 use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
-use terrace_proto::{Pass, Passed, ScanFailure};
+use terrace_proto::{PartAnswer, Pass, Passed, Rearm, ScanFailure, ScanRequest};
 
 use crate::vm::Vm;
 use crate::worker::WorkerStop;
@@ -58,13 +58,18 @@ impl Tracker {
                 let answer = regions.scan(&request)?;
                 Ok(Passed::All(Box::new(answer)))
             }
-            (Self::Damon(_), Pass::Part(request)) => Err(ScanFailure {
-                id: request.id,
-                vm: request.space.vm(),
-                reason: "DAMON watches all of a VM's memory at once: set engine.scan_parts = 1"
-                    .into(),
-                fatal: false,
-            }),
+            // A VM that falls back to DAMON has rounds by parts, too, if all have: each window of another part of its blocks.
+            (Self::Damon(regions), Pass::Part(request)) => {
+                let answer = regions.scan(&ScanRequest {
+                    id: request.id,
+                    space: request.space,
+                    rearm: Rearm::None,
+                    prune: request.prune,
+                    discover: request.discover,
+                })?;
+                let answer = PartAnswer::of_blocks(&answer, request.part);
+                Ok(Passed::Part(Box::new(answer)))
+            }
         }
     }
 

@@ -153,6 +153,13 @@ impl Vm {
         self.reader.read(&mut self.monitor, self.identity.kvm)
     }
 
+    /// Rises with each thing that QEMU reported after which the guest's memory may have other contents: resets, stops. QEMU is asked
+    /// nothing; `None` if not all that it reported was read.
+    #[must_use]
+    pub(crate) fn run_events(&self) -> Option<u64> {
+        self.monitor.run_events()
+    }
+
     /// QEMU's word for a migration from or to here in progress; `None` if there is none.
     ///
     /// # Errors

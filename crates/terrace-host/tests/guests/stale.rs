@@ -3,7 +3,7 @@
 //! Without KASLR a kernel's tables are the same after each start and known to every program, so neither distinguishes
 //! itself from a true one.
 
-use terrace_proto::Rearm;
+use terrace_proto::{Part, Rearm};
 
 use crate::Group;
 use crate::forged::{Damage, Forgery, Half, true_half};
@@ -56,8 +56,10 @@ fn a_top_level_table_that_a_process_forged_leads_nowhere(guest: &mut Guest) {
     assert!(answered > 0, "nothing was scanned at all");
 }
 
-/// The moments of the resets: after so many scans.
-const MOMENTS: [usize; 2] = [9, 24];
+/// The moments of the resets: after so many scans, between two passes over parts that start from the same registers.
+const MOMENTS: [usize; 2] = [12, 27];
+/// Passes over all, then as many over parts, and so on.
+const OF_A_KIND: usize = 8;
 /// Processes whose tables are left behind.
 const SLEEPERS: usize = 100;
 /// The steps in which the guest that was started anew fills its RAM, so that of one old table after the other the top
@@ -114,19 +116,22 @@ fn reset_in_mid_round(guest: &mut Guest, scans: usize) -> Half {
     true_half(guest)
 }
 
-/// One request of a kind that changes with its number, every fourth with a search; whether it was answered.
-/// While a guest starts most are not.
+/// One request of a kind that changes with its number: over parts one after the other for a while, then over all, by one thread or
+/// two, every fourth of these with a search; whether it was answered. While a guest starts most are not.
 fn scan(guest: &mut Guest, number: usize) -> bool {
-    let pass = Pass {
-        rearm: Rearm::All,
-        prune: number % 3 == 1,
-        discover: number.is_multiple_of(4),
+    guest.use_threads(if number.is_multiple_of(2) { 2 } else { 1 });
+    let answered = if number / OF_A_KIND % 2 == 1 {
+        let index = u32::try_from(number % 4).unwrap();
+        guest.try_part(Part::new(7, 2, index).unwrap(), true).err()
+    } else {
+        let pass = Pass {
+            rearm: Rearm::All,
+            prune: number % 3 == 1,
+            discover: number.is_multiple_of(4),
+        };
+        guest.try_scan(pass).err()
     };
-    match guest.try_scan(pass) {
-        Ok(_) => true,
-        Err(failure) => {
-            assert!(!failure.fatal, "{}", failure.reason);
-            false
-        }
-    }
+    let fatal = answered.as_ref().filter(|failure| failure.fatal);
+    assert!(fatal.is_none(), "{fatal:?}");
+    answered.is_none()
 }

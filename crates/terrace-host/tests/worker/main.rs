@@ -6,6 +6,8 @@
 
 mod descriptors;
 mod frozen;
+mod liars;
+mod parts;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -41,6 +43,7 @@ fn main() {
         Some("worker") => run().expect("the daemon's messages make sense"),
         Some("silent") => std::thread::sleep(SECONDS),
         Some("chatter") => panic!("a worker's last words"),
+        Some("liar") => liars::lie(&std::env::args().nth(2).unwrap()),
         _ => tests(),
     }
 }
@@ -75,6 +78,7 @@ fn tests() {
         a_truncated_file_ends_no_more_than_the_scan,
     ];
     let more = frozen::TESTS.into_iter().chain(descriptors::TESTS);
+    let more = more.chain(parts::TESTS).chain(liars::TESTS);
     for (name, test) in tests.into_iter().chain(more) {
         test();
         println!("test {name} ... ok");
@@ -623,7 +627,9 @@ fn vm_with_monitor(
         let (mut stream, _) = listener.accept().unwrap();
         writeln!(stream, "{GREETING}").unwrap();
         for line in BufReader::new(stream.try_clone().unwrap()).lines() {
-            writeln!(stream, "{}", answer(&line.unwrap())).unwrap();
+            // At once, also if it is of several lines.
+            let lines = format!("{}\n", answer(&line.unwrap()));
+            stream.write_all(lines.as_bytes()).unwrap();
         }
     });
     play_qemu(dir.path(), std::process::id(), &[]);

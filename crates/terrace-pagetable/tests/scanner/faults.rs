@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::common::{bitmap, load, paging, request, store, words};
+use crate::common::{bitmap, load, paging, request, snapshot, store};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer, Vpn};
@@ -49,10 +49,10 @@ fn the_dirty_bit_is_never_cleared() {
 fn a_scan_that_rearms_nothing_writes_nothing() {
     let memory = guest(4);
     store(&memory, 4, 7, 99 << 12 | USED);
-    let before = words(&memory);
+    let before = snapshot(&memory);
     for prune in [false, true] {
         assert_eq!(pages(&scan(&memory, prune, Rearm::None).accessed), [99]);
-        assert_eq!(words(&memory), before);
+        assert_eq!(snapshot(&memory), before);
     }
 }
 
@@ -78,7 +78,7 @@ fn the_kernel_half_and_kernel_entries_are_left_alone() {
         store(&memory, 4, 0, 99 << 12 | USED);
         store(&memory, 1, 256, 2 << 12 | USED);
         store(&memory, hidden_at, 0, load(&memory, hidden_at, 0) & !USER);
-        let before = words(&memory);
+        let before = snapshot(&memory);
         let answer = scan(&memory, false, Rearm::All);
         assert_eq!(answer.known.count(), 0, "no U at table {hidden_at}");
         assert_eq!(load(&memory, 4, 0), before[&4][0]);
@@ -194,7 +194,7 @@ fn a_large_bit_above_level_three_is_reserved() {
             store(&memory, frame, 0, load(&memory, frame, 0) | LARGE);
             store(&memory, frame, 1, (frame + 1) << 12 | USED);
         }
-        let before = words(&memory);
+        let before = snapshot(&memory);
         let paging = paging(levels as u8, 1);
         let request = request(false, Rearm::All);
         let answer = Scanner::new(FRAMES).scan(&memory, paging, &[Gfn(1)], &request);

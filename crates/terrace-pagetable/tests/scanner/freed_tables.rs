@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use crate::common::{Words, load, paging, request, store, words};
+use crate::common::{Snapshot, load, paging, request, snapshot, store};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, LARGE, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{Guard, GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer};
@@ -16,12 +16,12 @@ use terrace_proto::{Gfn, Rearm, ScanAnswer};
 const FRAMES: u64 = 4_096;
 const USED: u64 = PRESENT | USER | WRITABLE | ACCESSED;
 /// A page of the guest's that no table points to, but data does.
-const BYSTANDER: u64 = 9;
+pub const BYSTANDER: u64 = 9;
 
 /// Does something each time a table is looked up: the entry above was read just before.
-struct Meddling<'a, F> {
-    memory: &'a SimulatedMemory,
-    meddle: F,
+pub struct Meddling<'a, F> {
+    pub memory: &'a SimulatedMemory,
+    pub meddle: F,
 }
 
 impl<F: Fn(Gfn)> GuestTables for Meddling<'_, F> {
@@ -36,7 +36,7 @@ impl<F: Fn(Gfn)> GuestTables for Meddling<'_, F> {
 }
 
 /// Tables in frames 1 (top) to 4, two entries each that lead on; frame 5 is beside frame 4, 6 beside 3.
-fn guest(link: u64) -> SimulatedMemory {
+pub fn guest(link: u64) -> SimulatedMemory {
     let mut memory = SimulatedMemory::new(FRAMES);
     for frame in (1..=6).chain([BYSTANDER]) {
         memory.add_table(Gfn(frame)).unwrap();
@@ -55,7 +55,7 @@ fn guest(link: u64) -> SimulatedMemory {
 }
 
 /// Words that any walk takes for entries, at whatever level.
-fn fill_with_data(memory: &SimulatedMemory, frame: u64) {
+pub fn fill_with_data(memory: &SimulatedMemory, frame: u64) {
     for index in 0..512 {
         let word = match index % 3 {
             0 => BYSTANDER << 12 | USED | DIRTY,
@@ -74,7 +74,7 @@ fn scan_cutting(
     cut: u64,
     freed: &[u64],
     prune: bool,
-) -> (ScanAnswer, Words) {
+) -> (ScanAnswer, Snapshot) {
     let after = Cell::new(None);
     let meddle = |frame| {
         let first = after.take();
@@ -85,7 +85,7 @@ fn scan_cutting(
         freed
             .iter()
             .for_each(|frame| fill_with_data(memory, *frame));
-        after.set(Some(words(memory)));
+        after.set(Some(snapshot(memory)));
     };
     let guest = Meddling { memory, meddle };
     let request = request(prune, Rearm::All);
@@ -100,7 +100,7 @@ fn a_table_reused_for_data_under_the_scan_keeps_every_word() {
             for at in cut + 1..=4 {
                 let memory = guest(link);
                 let (answer, then) = scan_cutting(&memory, at, cut, &freed, false);
-                let now = words(&memory);
+                let now = snapshot(&memory);
                 for frame in freed.iter().chain([&BYSTANDER]) {
                     assert_eq!(
                         now[frame], then[frame],
@@ -195,7 +195,7 @@ fn scan_both(memory: &SimulatedMemory, is_live: impl Fn(Gfn) -> bool) -> ScanAns
 struct Late<'a> {
     memory: &'a SimulatedMemory,
     left: Cell<u32>,
-    then: &'a Cell<Option<Words>>,
+    then: &'a Cell<Option<Snapshot>>,
 }
 
 impl Guard for Late<'_> {
@@ -206,7 +206,7 @@ impl Guard for Late<'_> {
     fn is_in_time(&self) -> bool {
         let left = self.left.get();
         if left == 1 {
-            self.then.set(Some(words(self.memory)));
+            self.then.set(Some(snapshot(self.memory)));
         }
         self.left.set(left.saturating_sub(1));
         left > 1
@@ -255,7 +255,7 @@ fn data_that_a_forged_root_names_as_tables_keeps_every_word() {
             if level > 1 {
                 store(&memory, data, 1, 14 << 12 | LINK);
             }
-            let before = words(&memory);
+            let before = snapshot(&memory);
             let request = request(false, Rearm::All);
             let answer = Scanner::new(FRAMES).scan_checked(
                 &memory,
@@ -265,7 +265,7 @@ fn data_that_a_forged_root_names_as_tables_keeps_every_word() {
                 Linux,
             );
             assert_eq!(
-                words(&memory)[&data],
+                snapshot(&memory)[&data],
                 before[&data],
                 "level {level}, {foreign:#x}"
             );
@@ -299,7 +299,7 @@ fn nothing_is_written_once_a_walk_took_too_long() {
         let roots = [Gfn(1), Gfn(11)];
         Scanner::new(FRAMES).scan_checked(&memory, paging(4, 1), &roots, &request, late);
         match then.take() {
-            Some(then) => assert_eq!(words(&memory), then, "{questions} questions"),
+            Some(then) => assert_eq!(snapshot(&memory), then, "{questions} questions"),
             None => assert!(questions > 8, "the walk asks before each table"),
         }
     }
@@ -308,13 +308,13 @@ fn nothing_is_written_once_a_walk_took_too_long() {
 #[test]
 fn a_root_that_ends_while_another_is_walked_keeps_every_word() {
     let memory = two_processes();
-    let before = words(&memory);
+    let before = snapshot(&memory);
     let answer = scan_both(&memory, |frame| {
         // It ends while the first is walked, and is asked for right before it would be.
         assert!(frame == Gfn(1) || load(&memory, 4, 7) & ACCESSED == 0);
         frame == Gfn(1)
     });
-    let now = words(&memory);
+    let now = snapshot(&memory);
     for frame in 9..=14 {
         assert_eq!(now.get(&frame), before.get(&frame), "table {frame}");
     }
@@ -324,7 +324,7 @@ fn a_root_that_ends_while_another_is_walked_keeps_every_word() {
 #[test]
 fn a_root_that_ends_before_a_descent_keeps_every_word() {
     let memory = two_processes();
-    let (before, asked) = (words(&memory), Cell::new(0));
+    let (before, asked) = (snapshot(&memory), Cell::new(0));
     let answer = scan_both(&memory, |frame| {
         if frame != Gfn(11) {
             return true;
@@ -332,7 +332,7 @@ fn a_root_that_ends_before_a_descent_keeps_every_word() {
         asked.set(asked.get() + 1);
         asked.get() == 1
     });
-    let now = words(&memory);
+    let now = snapshot(&memory);
     for frame in 9..=14 {
         assert_eq!(now.get(&frame), before.get(&frame), "table {frame}");
     }

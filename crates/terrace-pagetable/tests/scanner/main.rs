@@ -6,5 +6,6 @@ mod faults;
 mod freed_tables;
 mod fuzz_corpus;
 mod naive_walker;
+mod part_attacks;
 mod parts;
 mod race;

@@ -6,7 +6,7 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-use crate::common::{Naive, bitmap, paging, request, store, words};
+use crate::common::{Naive, bitmap, paging, request, snapshot, store};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ACCESSED, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
@@ -129,7 +129,7 @@ fn scans_equal(writes: bool) -> (u64, u64) {
         for turn in 0..4 {
             let rearm = case.rearm();
             let request = request(turn > 0 && case.below(2) == 1, rearm);
-            naive.words = words(&case.memory);
+            naive.entries = snapshot(&case.memory);
             naive.scan(&roots, &request);
             let answer = scanner.scan(&case.memory, paging, &roots, &request);
             let say = format!("seed {seed}, turn {turn}");
@@ -138,7 +138,7 @@ fn scans_equal(writes: bool) -> (u64, u64) {
             assert_eq!(answer.accessed, naive.accessed, "{say}");
             assert_eq!(answer.written, naive.written, "{say}");
             assert_eq!(answer.huge_leaf, naive.huge, "{say}");
-            assert_eq!(words(&case.memory), naive.words, "{say}");
+            assert_eq!(snapshot(&case.memory), naive.entries, "{say}");
             pages_seen += answer.accessed.count();
             pages_written += answer.written.map_or(0, |w| w.count());
             for _ in 0..case.below(40) {

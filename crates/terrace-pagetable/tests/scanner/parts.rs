@@ -9,11 +9,11 @@ use terrace_proto::{
     Gfn, PageBitmap, Part, PartAnswer, PartRequest, Rearm, RequestId, Space, VmId, Vpn,
 };
 
-use crate::common::{Naive, bitmap, cases, load, paging, request, store, words};
+use crate::common::{Naive, bitmap, cases, load, paging, request, snapshot, store};
 use crate::faults::{USED, guest};
 use crate::naive_walker::Case;
 
-fn part_request(part: Part, clear: bool, prune: bool) -> PartRequest {
+pub fn part_request(part: Part, clear: bool, prune: bool) -> PartRequest {
     PartRequest {
         id: RequestId(7),
         space: Space::Guest(VmId(1)),
@@ -70,7 +70,7 @@ fn passes_over_parts_of_random_tables_equal_the_naive_walkers() {
             let index = u32::try_from(case.below(1 << shift)).unwrap();
             let part = Part::new(case.random.next_u64(), shift, index).unwrap();
             let request = part_request(part, case.below(3) > 0, case.below(2) == 1);
-            naive.words = words(&case.memory);
+            naive.entries = snapshot(&case.memory);
             naive.scan_part(&roots, &request);
             let answer = scanner.scan_part(&case.memory, paging, &roots, &request, |_| true);
             let say = format!("seed {seed}, turn {turn}");
@@ -85,7 +85,7 @@ fn passes_over_parts_of_random_tables_equal_the_naive_walkers() {
                 "{say}"
             );
             assert_eq!(huge, naive.huge, "{say}");
-            assert_eq!(words(&case.memory), naive.words, "{say}");
+            assert_eq!(snapshot(&case.memory), naive.entries, "{say}");
             found += accessed.count();
             for _ in 0..case.below(40) {
                 let at = Vpn(case.below(1 << 45));

@@ -293,3 +293,88 @@ fn foreign_files_newer_versions_and_absurd_lengths_are_named() {
         .unwrap_err();
     assert!(matches!(err, LogError::TooLong { offset: 10, .. }), "{err}");
 }
+
+fn of_part(shift: u8, index: u32) -> Record {
+    Record::Action(Action::ScanPart(crate::PartRequest {
+        id: crate::RequestId(1),
+        space: crate::Space::Guest(VmId(1)),
+        part: crate::Part::new(0, shift, index).unwrap(),
+        clear: true,
+        prune: false,
+        discover: false,
+    }))
+}
+
+/// The one byte in which two bodies of the same length differ.
+fn difference(one: &Record, other: &Record) -> usize {
+    let bodies = [one, other].map(|record| record.encode().unwrap().1);
+    let differ = |at: &usize| bodies[0][*at] != bodies[1][*at];
+    (0..bodies[0].len()).find(differ).unwrap()
+}
+
+fn error_of(kind: u16, body: &[u8]) -> LogError {
+    let mut bytes = header();
+    bytes.extend(framed(Tick(1), (kind, body.to_vec())).unwrap());
+    let mut reader = LogReader::new(&bytes[..]).unwrap();
+    reader.next_record().unwrap_err()
+}
+
+#[test]
+fn a_part_that_does_not_exist_is_named_where_the_log_has_it() {
+    let record = of_part(1, 0);
+    let (kind, body) = record.encode().unwrap();
+    let (shift, index) = (
+        difference(&of_part(0, 0), &record),
+        difference(&record, &of_part(1, 1)),
+    );
+    for (at, byte) in [
+        (shift, 17),
+        (shift, 64),
+        (shift, 255),
+        (index, 2),
+        (index, 127),
+    ] {
+        let mut body = body.clone();
+        body[at] = byte;
+        let error = error_of(kind, &body);
+        assert!(
+            matches!(
+                error,
+                LogError::Body {
+                    record: 0,
+                    offset: 10,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_list_of_cells_that_the_record_cannot_hold_takes_no_memory() {
+    let with = |cells: usize| {
+        Record::Event(Event::ScannedPart(Box::new(crate::PartAnswer {
+            id: crate::RequestId(1),
+            space: crate::Space::Guest(VmId(1)),
+            part: crate::Part::new(0, 0, 0).unwrap(),
+            cells: vec![
+                crate::PartCell {
+                    at: 0,
+                    mapped: 0,
+                    accessed: 0
+                };
+                cells
+            ],
+            huge: Vec::new(),
+            written: None,
+            stats: crate::ScanStats::default(),
+        })))
+    };
+    let (kind, body) = with(0).encode().unwrap();
+    let count = difference(&with(0), &with(1));
+    // 2^62 cells: a reader that made room for them would end here.
+    let many = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40];
+    let lying = [&body[..count], &many, &body[count + 1..]].concat();
+    assert!(matches!(error_of(kind, &lying), LogError::Body { .. }));
+}

@@ -244,13 +244,13 @@ impl Host {
                 let guest = &self.guests[&query.vm];
                 let codes: Vec<_> = (0..guest.tier.len()).map(|p| guest.code(p)).collect();
                 let half = codes.len() / 2;
-                for (start, part) in [(0, &codes[..half]), (half, &codes[half..])] {
+                for (start, part, last) in [(0, &codes[..half], false), (half, &codes[half..], true)] {
                     let report = PlacementReport {
                         id: query.id,
                         vm: query.vm,
                         start: Gfn(start as u64),
                         codes: part.to_vec(),
-                        last: start > 0,
+                        last,
                     };
                     self.after(1_000_000, Event::Placement(report));
                 }

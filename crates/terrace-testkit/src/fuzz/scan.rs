@@ -29,6 +29,7 @@ pub fn fuzz_scan(data: &[u8]) {
     let memory = memory(records);
     let paging = paging(header[0], header[1]);
     let mut scanner = Scanner::new(FRAMES);
+    let mut of_shares = [Scanner::new(FRAMES), Scanner::new(FRAMES)];
     let roots = [paging.root(), Gfn(u64::from(header[0] >> 4)), Gfn(FRAMES)];
     for turn in 0..3 {
         let kind = header[2] >> (2 * turn);
@@ -41,6 +42,17 @@ pub fn fuzz_scan(data: &[u8]) {
         let answer = scanner.scan_part(&memory, paging, &roots, &request, |_| true);
         check_part(&answer);
         check_memory(&before, &entries(&memory), kind & 2 == 0);
+        // Once, since it takes as long as the rest of a turn.
+        let of_this_turn = (0..).zip(&mut of_shares).filter(|_| turn == 1);
+        for (share, scanner) in of_this_turn {
+            let before = entries(&memory);
+            let part = Part::new(0, 1, share).expect("a part that exists");
+            let request = self::request(kind, turn);
+            let work = (&request, part);
+            let answer = scanner.scan_share(&memory, paging, &roots, work, |_| true);
+            check_answer(&answer);
+            check_memory(&before, &entries(&memory), kind & 2 == 0);
+        }
     }
 }
 

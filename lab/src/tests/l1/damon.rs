@@ -22,6 +22,11 @@ pub const TESTS: &[Test] = &[
         needs: Needs::Product,
         boot: Boot::L1(damon_as_the_tracker_fails_on_a_scattered_hot_set),
     },
+    Test {
+        name: "damon_has_parts_where_all_rounds_have_them",
+        needs: Needs::Product,
+        boot: Boot::L1(damon_has_parts_where_all_rounds_have_them),
+    },
 ];
 
 fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result<()> {
@@ -54,6 +59,27 @@ fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result
 fn kdamonds(lab: &mut Lab) -> Result<String> {
     let count = lab.check("cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds")?;
     Ok(count.trim().to_owned())
+}
+
+/// A VM that falls back to DAMON on a host whose rounds are by parts: its blocks are drawn as leaf tables are.
+fn damon_has_parts_where_all_rounds_have_them(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    lab.check("echo never >/sys/kernel/mm/transparent_hugepage/enabled")?;
+    lab.start_vm(&VmSpec {
+        private: true,
+        clustered: true,
+        ..VmSpec::default()
+    })?;
+    lab.start_daemon(Setup {
+        engine: "scan_parts = 2\nwindow_ms = 300",
+        ..Setup::VTMM
+    })?;
+    expect_damon(lab, "share=on")?;
+    ensure!(
+        lab.converges_within_rounds(VM, ROUNDS)?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)
 }
 
 /// The same guest and the same rounds as in the placement test, which passes with the page tables.

@@ -47,9 +47,9 @@ pub fn bitmap(pages: u64, set: impl IntoIterator<Item = u64>) -> PageBitmap {
 }
 
 /// All words of a memory, by frame.
-pub type Words = BTreeMap<u64, Vec<u64>>;
+pub type Snapshot = BTreeMap<u64, Vec<u64>>;
 
-pub fn words(memory: &SimulatedMemory) -> Words {
+pub fn snapshot(memory: &SimulatedMemory) -> Snapshot {
     let copy = |frame: Gfn| {
         let table = memory.table(frame).expect("as the test set it up");
         table.iter().map(|word| word.load(Relaxed)).collect()
@@ -67,7 +67,7 @@ pub fn store(memory: &SimulatedMemory, frame: u64, index: usize, word: u64) {
 
 /// A scan done one entry at a time, on a copy of the words.
 pub struct Naive {
-    pub words: Words,
+    pub entries: Snapshot,
     pub frames: u64,
     pub paging: Paging,
     pub known: PageBitmap,
@@ -86,7 +86,7 @@ pub struct Naive {
 impl Naive {
     pub fn new(frames: u64, paging: Paging) -> Self {
         Self {
-            words: Words::new(),
+            entries: Snapshot::new(),
             frames,
             paging,
             known: PageBitmap::new(frames),
@@ -156,11 +156,11 @@ impl Naive {
     }
 
     fn put(&mut self, at: (u64, usize), entry: u64) {
-        self.words.get_mut(&at.0).expect("as the test set it up")[at.1] = entry;
+        self.entries.get_mut(&at.0).expect("as the test set it up")[at.1] = entry;
     }
 
     fn is_table(&self, frame: u64) -> bool {
-        frame < self.frames && self.words.contains_key(&frame)
+        frame < self.frames && self.entries.contains_key(&frame)
     }
 
     fn table(&mut self, frame: u64, level: u8, request: &ScanRequest) -> bool {
@@ -173,7 +173,7 @@ impl Naive {
         let mut left = false;
         for index in 0..end {
             let at = (frame, index);
-            let entry = self.words[&frame][index];
+            let entry = self.entries[&frame][index];
             if entry & PRESENT == 0 || entry & USER == 0 || !self.is_in_part(entry, level) {
                 continue;
             }

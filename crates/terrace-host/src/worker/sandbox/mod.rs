@@ -145,6 +145,9 @@ const LIMITED: [Limited; 4] = [
 ];
 
 #[cfg(test)]
+mod taken_over;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
