@@ -52,12 +52,12 @@ pub fn run(args: &Bench) -> Result<ExitCode> {
     let before = args.compare.as_deref().map(row::read).transpose()?;
     let mut rows = Vec::new();
     for (name, measure) in wanted {
-        eprintln!("measuring {name} …");
+        output::tell(format_args!("measuring {name} …"));
         rows.push(measure(name)?);
     }
     rows.iter()
         .filter_map(Row::warning)
-        .for_each(|w| eprintln!("{w}"));
+        .for_each(|w| output::tell(format_args!("{w}")));
     match &before {
         Some(before) => output::print(row::compared(before, &rows))?,
         None if args.json => print_json(&rows)?,
