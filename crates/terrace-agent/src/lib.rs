@@ -24,6 +24,7 @@ pub mod managed;
 pub mod mappings;
 pub mod module;
 pub mod opener;
+pub mod output;
 pub mod processes;
 pub mod programs;
 pub mod record;

@@ -22,7 +22,7 @@ use terrace_agent::opener::{OpenerProcess, Without};
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
-use terrace_agent::{doctor, opener, top};
+use terrace_agent::{doctor, opener, output, top};
 use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
 
 /// Longest pause between two heartbeats. The host takes an agent that sends nothing for five seconds for gone.
@@ -128,9 +128,9 @@ fn carry_out(command: Command) -> Result<ExitCode> {
         Command::Status { socket, json } => {
             let status = status::ask(&socket)?;
             if json {
-                println!("{}", serde_json::to_string_pretty(&status)?);
+                output::print_line(serde_json::to_string_pretty(&status)?)?;
             } else {
-                print!("{}", top::frame(&status));
+                output::print(top::frame(&status))?;
             }
         }
         Command::Doctor { config, json } => {
@@ -145,12 +145,11 @@ fn carry_out(command: Command) -> Result<ExitCode> {
         Command::Skew { skew } => commands::skew(&for_gathering()?, &skew)?,
         Command::Opener => opener::serve()?,
         Command::Gather { gather } => commands::gather(&for_gathering()?, &gather)?,
-        Command::Completions { shell } => clap_complete::generate(
-            shell,
-            &mut Args::command(),
-            "terrace-agent",
-            &mut std::io::stdout(),
-        ),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "terrace-agent", &mut text);
+            output::print(String::from_utf8_lossy(&text))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

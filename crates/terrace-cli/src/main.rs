@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match parse().and_then(|args| args.map_or(Ok(ExitCode::SUCCESS), run)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("terrace: {error:#}");
+            output::tell(format_args!("terrace: {error:#}"));
             ExitCode::FAILURE
         }
     }

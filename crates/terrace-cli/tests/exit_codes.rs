@@ -78,6 +78,24 @@ fn standard_output_without_room_is_an_error_and_no_panic() {
 }
 
 #[test]
+fn standard_error_without_room_changes_no_result() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("warned.toml").display().to_string();
+    std::fs::write(&file, "[engine]\nscan_parts = 16\n").expect("a file");
+    let wrong = format!("{file}.wrong");
+    for (file, code) in [(&file, 0), (&wrong, 1)] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = Command::new(env!("CARGO_BIN_EXE_terrace"))
+            .args(["config", "check", file])
+            .stderr(full.expect("a device"))
+            .output()
+            .expect("the program starts");
+        assert_eq!(output.status.code(), Some(code), "{file}");
+        assert_eq!(output.stdout.starts_with(b"valid: "), code == 0);
+    }
+}
+
+#[test]
 fn no_result_overwrites_what_it_is_made_of() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();

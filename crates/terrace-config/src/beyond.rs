@@ -79,7 +79,7 @@ impl Config {
         for (defined, tier) in self.tiers.iter().zip(&tiers) {
             let capacity = defined.engine.capacity_bytes.unwrap_or(0);
             let checked = tier.has("capacity", capacity).map_err(anyhow::Error::msg);
-            checked.context("[[tier]]")?;
+            checked.context("tier")?;
         }
         let total = tiers.iter().map(|tier| tier.total_bytes);
         let total = total.fold(0, u64::saturating_add);
@@ -216,7 +216,7 @@ mod tests {
             (
                 "[[tier]]\nname = \"fast\"\nnodes = [0]\ncapacity = \"9GiB\"\n\
                  [[tier]]\nname = \"slow\"\nnodes = [1]\n",
-                "[[tier]]: capacity",
+                "tier: capacity",
             ),
         ] {
             let refused = format!("{:#}", host(text).unwrap_err());

@@ -49,11 +49,18 @@ impl fmt::Display for Problem {
         }
         // Checks name their key themselves.
         match &self.key {
-            Some(key) if !self.what.starts_with(key.as_str()) => write!(f, "{}: ", printable(key))?,
+            Some(key) if !dotted(&self.what).starts_with(key.as_str()) => {
+                write!(f, "{}: ", printable(key))?
+            }
             _ => {}
         }
         f.write_str(&printable(&self.what))
     }
+}
+
+/// The message of a check with the path of its key in one piece: `vm.a: fast` is about `vm.a.fast`.
+fn dotted(what: &str) -> String {
+    what.replacen(": ", ".", 1)
 }
 
 /// A file's name as text that is safe to print, whatever its bytes are.
@@ -167,13 +174,15 @@ impl Sources {
 
     /// The problem of a check that failed. Its message begins with the path of the key that it is about; the last
     /// file that sets the key, or what contains it, is to blame.
-    pub(super) fn invalid(&self, what: String) -> Problem {
+    #[must_use]
+    pub fn invalid(&self, what: String) -> Problem {
         let keys = self.layers.iter().rev().flat_map(|layer| {
             let keys = layer.keys.iter();
             keys.map(move |key| (key.path.join("."), key.line, &layer.file))
         });
+        let dotted = dotted(&what);
         let named = keys.filter(|(path, ..)| {
-            let rest = what.strip_prefix(path.as_str());
+            let rest = dotted.strip_prefix(path.as_str());
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         });
         // Of the longest ones the first found, which is the last file's.
@@ -369,6 +378,10 @@ fn plain(message: &str) -> String {
         "expected a size such as 512MiB or 2GiB",
     )
     .replace("expected a duration", "expected a duration such as 5s")
+    .replace("expected u8", "expected a whole number up to 255")
+    .replace("expected u16", "expected a whole number up to 65535")
+    .replace("expected u32", "expected a whole number without a unit")
+    .replace("expected u64", "expected a whole number without a unit")
 }
 
 fn keys(text: &str, table: &DeTable<'_>) -> Vec<Key> {
@@ -538,6 +551,9 @@ mod tests {
             text.starts_with("terrace.toml:2: discover.every: "),
             "{text}"
         );
+        let (text, _) = refused("[engine]\nwindow_ms = \"5ms\"\n", &[]);
+        let end = "expected a whole number without a unit";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
@@ -549,6 +565,9 @@ mod tests {
         let (text, _) = refused("[vm.\"a b\"]\nfloor = { quick = \"1GiB\" }", &[]);
         let start = "terrace.toml:1: vm.a b: there is no tier \"quick\": allowed is fast, slow";
         assert_eq!(text, start);
+        let (text, _) = refused("[vm.a]\nscan = true\nscan_threads = 17\n", &[]);
+        let start = "terrace.toml:3: vm.a: scan_threads = 17 is out of range";
+        assert!(text.starts_with(start), "{text}");
         // An error that two files make together, neither of them alone.
         let floor = "[vm.a]\nfloor = { fast = \"2GiB\" }";
         let (text, _) = refused(floor, &[("a.toml", "vm.a.ceiling.fast = \"1GiB\"")]);

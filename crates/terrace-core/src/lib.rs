@@ -36,7 +36,8 @@ pub use engine::Engine;
 pub use engine::heat::{HeatMaking, HeatPages};
 pub use engine::refusal::MoveRefusal;
 pub use engine::view::{
-    Counters, DemandEstimate, DemandView, Mechanism, PhaseView, TierView, TrackingView, VmView,
+    Counters, DemandEstimate, DemandView, Mechanism, PartView, PhaseView, TierView, TrackingView,
+    VmView,
 };
 pub use error::ConfigError;
 pub use policy::{PolicyChoice, PolicyName, Share};

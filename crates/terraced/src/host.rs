@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use anyhow::{Context as _, Result};
-use terrace_config::Config;
+use anyhow::Result;
+use terrace_config::{Config, Sources};
 use terrace_host::HostRoot;
-use terrace_host::topology::Topology;
+use terrace_host::topology::{Topology, TopologyError};
 use terrace_host::worker::WorkerCommand;
 use terrace_sys::{Damon, SocketFile};
 
@@ -32,9 +32,13 @@ pub fn confine_process(config: &Config) -> Result<()> {
 ///
 /// # Errors
 /// If the host's memory cannot be read, another daemon listens already, or a part cannot be started.
-pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Result<()> {
+pub fn serve(
+    mut config: Config,
+    sources: &Sources,
+    inbox: impl FnOnce() -> Result<Inbox>,
+) -> Result<()> {
     let root = HostRoot::default();
-    let topology = Arc::new(read_topology(&root, &mut config)?);
+    let topology = Arc::new(read_topology(&root, &mut config, sources)?);
     let config = Arc::new(config);
     let damon = Damon::new(&root.join(""));
     let Inbox { sender, inputs } = inbox()?;
@@ -78,10 +82,16 @@ pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<S
     Ok(file)
 }
 
-/// Reads the host's tiers; the engine's tiers follow them if the file defines none.
-pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
+/// Reads the host's tiers; the engine's tiers follow them if no file defines any.
+///
+/// # Errors
+/// If the tiers cannot be read, or the host has not what the configuration names: the problem, with file, line and key.
+pub fn read_topology(root: &HostRoot, config: &mut Config, sources: &Sources) -> Result<Topology> {
     let defined = config.tier_definitions();
-    let topology = Topology::read(root, &defined).context("cannot read the host's memory tiers")?;
+    let topology = Topology::read(root, &defined).map_err(|error| match error {
+        TopologyError::Definition(what) => sources.invalid(format!("tier: {what}")).into(),
+        error => anyhow::Error::from(error).context("cannot read the host's memory tiers"),
+    })?;
     if topology.tiers.len() == 1 {
         tracing::warn!(
             "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, declare \
@@ -89,9 +99,48 @@ pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
         );
     }
     let topology = topology.or_observed();
-    if defined.is_empty() {
-        config.follow(&topology)?;
-    }
-    config.check_host(&topology)?;
+    let followed = match defined.is_empty() {
+        true => config.follow(&topology),
+        false => Ok(()),
+    };
+    let checked = followed.and_then(|()| config.check_host(&topology));
+    checked.map_err(|error| sources.invalid(format!("{error:#}")))?;
     Ok(topology)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::played;
+
+    #[test]
+    fn what_the_host_has_not_is_refused_with_file_and_line() {
+        let folder = tempfile::tempdir().unwrap();
+        played::host(folder.path());
+        let root = HostRoot::new(folder.path());
+        let tiers = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\n";
+        for (text, wanted) in [
+            (
+                format!("{tiers}nodes = [7]\n"),
+                "terrace.toml:1: tier: 'b' names node 7, which is offline or has no memory",
+            ),
+            (
+                "# a host\n[vm.web1]\nfloor = { fast = \"64TiB\" }\n".to_owned(),
+                "terrace.toml:3: vm.web1: floor = 64.0 TiB is more than tier",
+            ),
+            (
+                "[vm.web1]\nfloor = { cxl = \"1GiB\" }\n".to_owned(),
+                "terrace.toml:1: vm.web1: there is no tier \"cxl\"",
+            ),
+        ] {
+            let sources = Sources::of_text(&text).unwrap();
+            let refused = match Config::new(&sources) {
+                Ok(mut config) => read_topology(&root, &mut config, &sources)
+                    .unwrap_err()
+                    .to_string(),
+                Err(problem) => problem.to_string(),
+            };
+            assert!(refused.starts_with(wanted), "{refused}");
+        }
+    }
 }

@@ -79,7 +79,7 @@ fn serve(args: &Args) -> Result<()> {
         tracing::warn!("{}", printable(warning));
     }
     terraced::confine_process(&config)?;
-    terraced::serve(config, stopped_by_signals)
+    terraced::serve(config, &sources, stopped_by_signals)
 }
 
 fn simulate(file: &Path, args: &Args) -> Result<()> {

@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
 use terrace_api::types::Vm;
-use terrace_config::Config;
+use terrace_config::{Config, Sources};
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
 use terrace_host::qemu::who::HypervisorConfig;
@@ -107,7 +107,8 @@ pub fn serve_resizable(config: impl FnOnce(&Path) -> String, provisioning: Provi
     let text = format!("[daemon]\nsocket = \"{}\"\n{text}", socket.display());
     let mut config = Config::parse(&text).unwrap();
     let root = HostRoot::new(folder.path());
-    let topology = Arc::new(crate::host::read_topology(&root, &mut config).unwrap());
+    let topology =
+        Arc::new(crate::host::read_topology(&root, &mut config, &Sources::default()).unwrap());
     let claims = Claims::default();
     let (inbox, inputs) = channel();
     let file = api::start(&socket, inbox.clone()).unwrap();

@@ -14,6 +14,7 @@ use terrace_sys::{Damon, Finding, Health, HostRoot, move_pages_supported};
 use crate::config::{Config, SamplerChoice};
 use crate::gather;
 use crate::module::ModuleParts;
+use crate::output;
 use crate::processes;
 use crate::sampler::{Samplers, pmu};
 
@@ -257,11 +258,11 @@ impl<'a> Line<'a> {
 /// Prints findings; exit code 1 if something that is needed is missing.
 ///
 /// # Errors
-/// If they cannot be written as JSON.
+/// If they cannot be written.
 pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
     if json {
         let lines: Vec<Line> = findings.iter().map(Line::of).collect();
-        println!("{}", serde_json::to_string_pretty(&lines)?);
+        output::print_line(serde_json::to_string_pretty(&lines)?)?;
     } else {
         for finding in findings {
             let word = match finding.health {
@@ -269,9 +270,9 @@ pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
                 Health::Degraded => "weak",
                 Health::Missing => "MISSING",
             };
-            println!("{word:8} {}: {}", finding.name, finding.found);
+            output::print_line(format_args!("{word:8} {}: {}", finding.name, finding.found))?;
             if let Some(change) = &finding.advice {
-                println!("{:8} change: {change}", "");
+                output::print_line(format_args!("{:8} change: {change}", ""))?;
             }
         }
     }

@@ -21,6 +21,7 @@ use super::session::{Output, Session};
 use super::split::{KernelAdvice, Splitter};
 use super::{picture, way};
 use crate::config::Config;
+use crate::output;
 
 /// Source of hot pages.
 #[derive(Debug, Args)]
@@ -109,10 +110,9 @@ fn show_skew(
         std::fs::write(file, picture).with_context(|| format!("writing {}", file.display()))?;
     }
     match heat.json {
-        true => println!("{}", serde_json::to_string_pretty(&report)?),
-        false => print!("{}", report.text()),
+        true => output::print_line(serde_json::to_string_pretty(&report)?),
+        false => output::print(report.text()),
     }
-    Ok(())
 }
 
 /// Gathers, or undoes it.
@@ -200,16 +200,17 @@ fn undo(root: &HostRoot, json: bool) -> Result<()> {
     Damos::stop_leftovers(root);
     let nodes = Pool::known(root);
     let mut left = 0;
+    let mut lines = Vec::new();
     for node in &nodes {
         let undone = undo_node(root, *node)?;
         left += undone.left_pages;
-        match json {
-            true => println!("{}", serde_json::to_string(&undone)?),
-            false => println!(
+        lines.push(match json {
+            true => serde_json::to_string(&undone)?,
+            false => format!(
                 "{} pages went home from node {node}; its memory is the guest's again",
                 undone.returned_pages
             ),
-        }
+        });
     }
     let splitter = Splitter {
         root,
@@ -218,11 +219,15 @@ fn undo(root: &HostRoot, json: bool) -> Result<()> {
     let split = splitter.known().len();
     let joined = splitter.join_all()?;
     if split > 0 && !json {
-        println!("{joined} of {split} split pages of 2 MiB are whole again");
+        lines.push(format!(
+            "{joined} of {split} split pages of 2 MiB are whole again"
+        ));
     }
     if nodes.is_empty() && split == 0 && !json {
-        println!("nothing to undo: nothing was gathered on a node");
+        lines.push("nothing to undo: nothing was gathered on a node".into());
     }
+    // Last of all: what cannot be printed must leave nothing undone.
+    lines.iter().try_for_each(output::print_line)?;
     ensure!(
         left == 0,
         "{left} pages of programs stay there: pinned, in use, of a cpuset without other nodes, or without room elsewhere; try \

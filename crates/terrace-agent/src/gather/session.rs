@@ -17,6 +17,7 @@ use super::way::Way;
 use super::{heat, report, way};
 use crate::config::Config;
 use crate::gathering::HeatChoice;
+use crate::output;
 
 /// Pause after rounds that did not pay, beside `terrace-agent run`.
 const LONG_REST: Duration = Duration::from_secs(1800);
@@ -152,11 +153,10 @@ impl<'a> Session<'a> {
     fn took(&mut self, round: &Round) -> Result<()> {
         self.status.count(round);
         match self.output {
-            Output::Text => print!("{}", report::round(round)),
-            Output::Json => println!("{}", serde_json::to_string(round)?),
-            Output::Report => {}
+            Output::Text => output::print(report::round(round)),
+            Output::Json => output::print_line(serde_json::to_string(round)?),
+            Output::Report => Ok(()),
         }
-        Ok(())
     }
 
     fn failed(&mut self, error: &anyhow::Error) -> Result<()> {

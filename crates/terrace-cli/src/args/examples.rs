@@ -78,7 +78,15 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["sim", "list"], &["terrace sim list"]),
-    (&["bench"], &["terrace bench", "terrace bench --json"]),
+    (
+        &["bench"],
+        &[
+            "terrace bench",
+            "terrace bench --only scan_leaf_ns",
+            "terrace bench --json > before.json",
+            "terrace bench --compare before.json",
+        ],
+    ),
     (
         &["trace", "info"],
         &["terrace trace info tests/traces/redis.trace.zst"],

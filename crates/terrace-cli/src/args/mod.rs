@@ -294,10 +294,10 @@ pub struct Bench {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Only the row of this name.
+    /// Only the row of this name, as scan_leaf_ns; all of them take some minutes.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
-    /// Compare with an earlier run, of which this file has the JSON.
+    /// Compare with an earlier run, of which this file has the JSON (--json): by the ratios of least times.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub compare: Option<PathBuf>,
 }

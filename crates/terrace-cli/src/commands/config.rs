@@ -45,7 +45,7 @@ pub fn run(command: &Config) -> Result<ExitCode> {
     let sources = sources.unwrap_or_default();
     warnings.extend(sources.renamed().map(str::to_owned));
     for warning in &warnings {
-        eprintln!("terrace: warning: {}", printable(warning));
+        output::tell(format_args!("terrace: warning: {}", printable(warning)));
     }
     if *json {
         let table = effective.then(|| sources.effective_table());

@@ -61,7 +61,7 @@ pub async fn run(
         }
     }
     if let Some(daemon) = &unreached {
-        eprintln!("terrace: {}", daemon.found);
+        output::tell(format_args!("terrace: {}", daemon.found));
     }
     let findings = doctor.host.iter().chain(doctor.vms.values().flatten());
     let mut all = findings.chain(&unreached);

@@ -10,6 +10,7 @@ use clap_mangen::Man;
 use terrace_config::shown;
 
 use crate::args::Args;
+use crate::output;
 
 /// Writes a manual page for each command, made of the text of `--help`.
 pub fn run(folder: &Path) -> Result<()> {
@@ -19,7 +20,10 @@ pub fn run(folder: &Path) -> Result<()> {
         .map_err(anyhow::Error::from)
         .and_then(|()| write(all, folder))
         .with_context(|| format!("cannot write manual pages to {}", shown(folder)))?;
-    eprintln!("wrote the manual pages of terrace to {}", shown(folder));
+    output::tell(format_args!(
+        "wrote the manual pages of terrace to {}",
+        shown(folder)
+    ));
     Ok(())
 }
 

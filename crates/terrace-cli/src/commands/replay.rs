@@ -45,7 +45,7 @@ pub fn run(args: &Replay) -> Result<ExitCode> {
                 window_ms: args.window,
             };
             if let Some(renamed) = other.policy.renamed("--policy") {
-                eprintln!("terrace: {renamed}");
+                output::tell(format_args!("terrace: {renamed}"));
             }
             let report = replay_with(input, &other).with_context(|| name.to_string())?;
             json(args.json.as_deref(), &report)?;

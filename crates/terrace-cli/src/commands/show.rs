@@ -31,7 +31,7 @@ pub async fn run(
     }
     if let Some(file) = svg {
         map::write_svg(&map::fetch(client, name, map::SVG_CELLS).await?, name, file)?;
-        eprintln!("wrote {}", file.display());
+        output::tell(format_args!("wrote {}", file.display()));
     }
     Ok(())
 }

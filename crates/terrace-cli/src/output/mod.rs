@@ -27,6 +27,11 @@ pub fn print_line(text: impl Display) -> Result<()> {
     to_standard(|to| writeln!(to, "{text}"))
 }
 
+/// Writes a line to standard error, for people. One that cannot be written is lost: it must not end a run (`eprintln!` would).
+pub fn tell(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Writes a value as JSON to standard output, piece by piece.
 pub fn print_json<T: Serialize>(value: &T) -> Result<()> {
     to_standard(|to| write_json(to, value))

@@ -2,9 +2,15 @@
 
 use bytesize::ByteSize;
 use terrace_core::arbiter::Rule;
+use terrace_core::policy::Estimate;
 
 use super::{Config, TierNodes, VmConfig};
 use crate::agent::VmMode;
+
+/// A time for people.
+fn seconds(ms: u64) -> String {
+    format!("{} s", std::time::Duration::from_millis(ms).as_secs_f64())
+}
 
 impl Config {
     /// Warnings about settings that are valid and have no effect, for people; each begins with the path of its key.
@@ -25,8 +31,39 @@ impl Config {
         warnings.extend(self.unmoved().map(|name| {
             format!("vm.{name}: mode = \"coordinated\" moves no page while moves = false. Set moves = true too")
         }));
+        warnings.extend(self.parts_warnings());
         warnings.extend(self.balance_warnings());
         warnings
+    }
+
+    /// Rounds by parts that do not end within their period, and policies without them.
+    fn parts_warnings(&self) -> Vec<String> {
+        let engine = &self.engine;
+        if engine.scan_parts == 1 {
+            return Vec::new();
+        }
+        let policy = engine.policy.resolve("policy");
+        if policy.is_ok_and(|policy| policy.estimate == Estimate::HotLists) {
+            return vec![
+                "engine.scan_parts has no effect under policy hmvisor, which has windows of its own over all memory. Set it to 1, or \
+                 take policy = \"vtmm\""
+                    .to_owned(),
+            ];
+        }
+        let windows = u64::from(engine.scan_parts) * u64::from(engine.windows);
+        let round_ms = windows * engine.window_ms;
+        if round_ms <= engine.period_ms {
+            return Vec::new();
+        }
+        vec![format!(
+            "engine.scan_parts: a round takes {} parts x {} windows x {} ms = {}, and period_ms has one start every {}, so that \
+                 scans never rest. Set a shorter window_ms, fewer parts, or a longer period_ms",
+            engine.scan_parts,
+            engine.windows,
+            engine.window_ms,
+            seconds(round_ms),
+            seconds(engine.period_ms),
+        )]
     }
 
     /// VMs in coordinated mode whose pages may not be moved.
@@ -95,5 +132,30 @@ impl Config {
             ));
         }
         warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_by_parts_that_never_rest_are_warned_of() {
+        let warnings = |keys: &str| {
+            let text = format!("[engine]\n{keys}\n");
+            Config::parse(&text).unwrap().warnings()
+        };
+        let long = warnings("scan_parts = 16");
+        assert!(
+            long[0].contains("16 parts x 8 windows x 600 ms = 76.8 s") && long.len() == 1,
+            "{long:?}"
+        );
+        assert!(warnings("scan_parts = 16\nwindow_ms = 20").is_empty());
+        assert!(warnings("scan_parts = 16\nperiod_ms = 80000").is_empty());
+        let lists = warnings("scan_parts = 16\npolicy = \"hmvisor\"");
+        assert!(
+            lists[0].contains("no effect under policy hmvisor") && lists.len() == 1,
+            "{lists:?}"
+        );
     }
 }

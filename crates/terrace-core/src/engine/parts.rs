@@ -13,6 +13,7 @@ use terrace_proto::{
 };
 
 use super::Shared;
+use super::view::PartView;
 use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::policy::{Estimate, Observe};
@@ -45,15 +46,19 @@ impl Parts {
 }
 
 impl Vm {
-    /// Divides the round that begins, if its scans are of the guest's tables and its configuration wants that. Lists have windows of
+    /// Whether rounds are divided: their scans are of the guest's tables, and the configuration wants that. Lists have windows of
     /// their own, all of the same time.
-    pub fn divide_round(&mut self, config: &EngineConfig) {
+    pub fn divides_rounds(&self, config: &EngineConfig) -> bool {
         let guest = matches!(
             self.policy.observe,
             Observe::GuestScan | Observe::GuestScanPlain
         );
-        let divides =
-            guest && self.policy.estimate != Estimate::HotLists && config.scan_shift() > 0;
+        guest && self.policy.estimate != Estimate::HotLists && config.scan_shift() > 0
+    }
+
+    /// Divides the round that begins, if rounds are to be divided.
+    pub fn divide_round(&mut self, config: &EngineConfig) {
+        let divides = self.divides_rounds(config);
         let span = self.pages.ram().span_pages();
         let parts = || Parts::first(self.id, self.rounds.number, span, config);
         self.rounds.parts = divides.then(parts).flatten().map(Box::new);
@@ -135,6 +140,15 @@ impl Vm {
         parts.part = next;
         self.clear(now, shared);
         true
+    }
+
+    /// The part under way; `None` if the round is not divided.
+    pub fn part_view(&self) -> Option<PartView> {
+        let part = self.rounds.parts.as_ref()?.part;
+        Some(PartView {
+            part: part.index() + 1,
+            of: part.count(),
+        })
     }
 
     /// The pages that the round's parts map, once all were looked at; `None` if it was not divided.

@@ -273,14 +273,21 @@ impl Vm {
                 *sum = sum.saturating_add(u64::try_from(longer).unwrap_or(u64::MAX));
                 self.rounds.scans.held_up += 1;
             }
+            let what = match self.rounds.parts {
+                Some(_) => "a scan of a part",
+                None => "a scan",
+            };
+            let after = u64::try_from(affordable.as_nanos()).unwrap_or(u64::MAX);
             let text = format!(
-                "a scan took {} ms of CPU time; the next comes after {} ms to stay within {} % of a CPU{whose}",
-                cpu_ns / 1_000_000,
-                affordable.as_millis(),
+                "{what} took {} ms of CPU time; the next comes after {} ms to stay within {} % of a CPU{whose}",
+                hundredths(cpu_ns / 10_000),
+                hundredths(after / 10_000),
                 hundredths(part / 100),
             );
-            // Windows that follow each other all day would push every other reason out: one a round speaks for all.
-            if !self.rounds.back_to_back || is_first {
+            // Windows that follow each other all day, or in hundreds, would push every other reason out: one a round speaks
+            // for all.
+            let many = self.rounds.back_to_back || self.rounds.parts.is_some();
+            if !many || is_first {
                 self.history.say(shared.now, text);
             }
         }

@@ -61,6 +61,7 @@ impl Vm {
 
     fn phase_view(&self, config: &EngineConfig) -> PhaseView {
         let of = self.rhythm(config).windows;
+        let part = self.part_view();
         match &self.rounds.phase {
             Phase::Unmanaged => PhaseView::Unmanaged,
             Phase::Waiting => PhaseView::Waiting,
@@ -70,10 +71,12 @@ impl Vm {
                 window: *window,
                 of,
                 ends_at: *ends_at,
+                part,
             },
             Phase::Scanning { window, .. } => PhaseView::Scanning {
                 window: *window,
                 of,
+                part,
             },
             Phase::Moving { .. } => PhaseView::Moving {
                 waiting_pages: self.moving.waiting_bytes() / PAGE_SIZE,
@@ -172,6 +175,11 @@ impl Vm {
             Observe::None => return "nothing is looked at; every page counts as known".into(),
         };
         let filter = match self.policy.observe {
+            // Pages do not rest in the queue then.
+            _ if self.divides_rounds(config) => format!(
+                "{} parts in turn by windows of {} ms, every page re-armed",
+                config.scan_parts, config.window_ms
+            ),
             Observe::GuestScan | Observe::PmlLog => {
                 format!("multi-level queue up to level {}", config.max_level)
             }

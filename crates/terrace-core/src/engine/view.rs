@@ -30,6 +30,8 @@ pub enum PhaseView {
         of: u8,
         /// When its scan starts.
         ends_at: Tick,
+        /// Whose window it is, if the round looks at parts in turn.
+        part: Option<PartView>,
     },
     /// Waiting for the scan at the end of a window.
     Scanning {
@@ -37,6 +39,8 @@ pub enum PhaseView {
         window: u8,
         /// Of how many.
         of: u8,
+        /// Whose window it was, if the round looks at parts in turn.
+        part: Option<PartView>,
     },
     /// Moving pages.
     Moving {
@@ -50,6 +54,21 @@ pub enum PhaseView {
         /// The reason, a sentence.
         reason: String,
     },
+}
+
+/// The part of a VM's memory that is under a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PartView {
+    /// Which, from 1.
+    pub part: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+impl std::fmt::Display for PartView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "part {} of {}", self.part, self.of)
+    }
 }
 
 /// The mechanism of each stage, in words.

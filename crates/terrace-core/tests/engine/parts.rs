@@ -2,7 +2,7 @@
 
 use terrace_core::session::other::{Other, OtherError, Refused, replay_with};
 use terrace_core::session::replay::replay;
-use terrace_core::{EngineConfig, PolicyChoice, PolicyName};
+use terrace_core::{EngineConfig, PhaseView, PolicyChoice, PolicyName};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Event, PartAnswer, PartCell, PartRequest, ScanStats, Space, Tick, VmId,
@@ -67,6 +67,43 @@ fn a_hot_set_is_found_part_by_part() {
     assert_eq!(round.scan.scans, 8 * 9);
     assert_eq!(round.known_pages, PAGES);
     assert_eq!((round.hot_pages, round.promoted_pages), (FAST, EXCHANGED));
+}
+
+#[test]
+fn a_window_is_shown_with_the_part_that_it_is_of() {
+    let mut host = host_with(config(4));
+    let mut shown = Vec::new();
+    for ms in 0..900 {
+        host.run_until(Tick(ms * MS));
+        if let PhaseView::Window { part, .. } = host.engine().vm(VM).unwrap().phase {
+            shown.push(part.unwrap().to_string());
+        }
+    }
+    shown.dedup();
+    let observe = host.engine().vm(VM).unwrap().mechanism.observe;
+    assert!(
+        observe.ends_with("4 parts in turn by windows of 20 ms, every page re-armed"),
+        "{observe}"
+    );
+    let parts = ["part 1 of 4", "part 2 of 4", "part 3 of 4", "part 4 of 4"];
+    assert_eq!(shown, parts);
+}
+
+#[test]
+fn windows_of_parts_that_are_stretched_push_no_reason_out() {
+    let mut host = host_with(EngineConfig {
+        window_ms: 1,
+        scan_cpu_share_max_percent: 1,
+        ..config(16)
+    });
+    host.run_until(Tick(50 * SECOND));
+    assert_eq!(last(&host).scan.stretched_windows, 16 * 8);
+    let reasons = host.engine().vm(VM).unwrap().reasons;
+    let said: Vec<_> = reasons
+        .iter()
+        .filter(|reason| reason.text.contains("a scan of a part took"))
+        .collect();
+    assert_eq!(said.len(), 1, "one a round");
 }
 
 #[test]

@@ -56,6 +56,10 @@ const MEMORY_MODE: (&str, &str) = (
     "the first tier is no memory but a direct-mapped cache of the second, of the machine and all its VMs",
 );
 
+/// The gathering by the guest, beside a policy of the host: its description.
+const GATHERING: &str = "the guest gathers its scattered hot pages into few blocks of 2 MiB (GPAC), beside any policy of \
+                         the host: guest_policy alone, NAME+gpac in --policies; keys: cl";
+
 /// The description of a policy for people.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Description {
@@ -102,6 +106,7 @@ pub fn descriptions() -> Vec<Description> {
             .into_iter()
             .chain(unmanaged)
             .chain(CLAIRVOYANT)
+            .chain([(GuestPolicy::GATHERS, GATHERING)])
             .map(|(name, what)| Description {
                 name: name.into(),
                 stages: Vec::new(),

@@ -1,7 +1,7 @@
 //! A host's state in the API's types, made from a copy of it, away from the engine's thread.
 
 use terrace_api::types as api;
-use terrace_core::{PhaseView, VmView};
+use terrace_core::{PartView, PhaseView, VmView};
 use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, TierLimit};
 
@@ -194,15 +194,24 @@ fn limit(limit: &TierLimit) -> api::Limit {
     }
 }
 
+fn of_part(part: Option<PartView>) -> String {
+    part.map_or_else(String::new, |part| format!(" ({part})"))
+}
+
 fn phase(phase: &PhaseView) -> String {
     match phase {
         PhaseView::Unmanaged => "its policy does nothing".into(),
         PhaseView::Waiting => "between rounds".into(),
         PhaseView::Placing => "asking the kernel where pages are".into(),
         PhaseView::Clearing => "clearing accessed bits".into(),
-        PhaseView::Window { window, of, .. } => format!("in window {window} of {of}"),
-        PhaseView::Scanning { window, of } => {
-            format!("scanning at the end of window {window} of {of}")
+        PhaseView::Window {
+            window, of, part, ..
+        } => format!("in window {window} of {of}{}", of_part(*part)),
+        PhaseView::Scanning { window, of, part } => {
+            format!(
+                "scanning at the end of window {window} of {of}{}",
+                of_part(*part)
+            )
         }
         PhaseView::Moving {
             waiting_pages,

@@ -47,28 +47,36 @@ pub fn run(args: &Bench) -> Result<ExitCode> {
             "a debug build gives no meaningful figures: use `cargo run --release -p terrace-cli -- bench`"
         );
     }
-    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| only == name);
+    let wanted = wanted(args.only.as_deref())?;
+    // First of all: a file that cannot be read must not cost the minutes of a run.
+    let before = args.compare.as_deref().map(row::read).transpose()?;
     let mut rows = Vec::new();
-    for (name, measure) in ROWS.iter().filter(|(name, _)| wanted(name)) {
-        eprintln!("measuring {name} …");
+    for (name, measure) in wanted {
+        output::tell(format_args!("measuring {name} …"));
         rows.push(measure(name)?);
-    }
-    if rows.is_empty() {
-        let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
-        bail!(
-            "there is no row of that name; there are {}",
-            names.join(", ")
-        );
     }
     rows.iter()
         .filter_map(Row::warning)
-        .for_each(|w| eprintln!("{w}"));
-    match &args.compare {
-        Some(file) => output::print(row::compared(file, &rows)?)?,
+        .for_each(|w| output::tell(format_args!("{w}")));
+    match &before {
+        Some(before) => output::print(row::compared(before, &rows))?,
         None if args.json => print_json(&rows)?,
         None => output::print(row::table(&rows))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The rows to measure: all of them, or the one of that name.
+fn wanted(only: Option<&str>) -> Result<Vec<(&'static str, Measure)>> {
+    let rows = ROWS.into_iter();
+    let wanted: Vec<_> = rows
+        .filter(|(name, _)| only.is_none_or(|only| only == *name))
+        .collect();
+    if let (Some(only), true) = (only, wanted.is_empty()) {
+        let names = ROWS.map(|(name, _)| name).join(", ");
+        bail!("there is no row {only:?}; there are {names}");
+    }
+    Ok(wanted)
 }
 
 fn beside(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use terrace_bench::Measured;
 
@@ -100,7 +100,7 @@ impl Row {
     pub fn warning(&self) -> Option<String> {
         let spread = self.runs.spread.filter(|spread| *spread > NOISY)?;
         Some(format!(
-            "warning: {} varied by {:.0} % from run to run (load {}): use ratio_least, or measure on a quieter machine",
+            "warning: {} varied by {:.0} % from run to run (load {}): go by LEAST (ratio_least in JSON), or measure on a quieter machine",
             self.name,
             spread * 100.0,
             number(self.machine.load),
@@ -113,8 +113,20 @@ impl Row {
     }
 }
 
+/// A figure with some digits: "0.081", "30,512".
 fn number(n: Option<f64>) -> String {
-    n.map_or_else(|| "-".into(), |n| format!("{n:.3}"))
+    match n {
+        None => "-".into(),
+        Some(n) if n < 1000.0 => format!("{n:.3}"),
+        Some(n) => thousands(&format!("{n:.0}")),
+    }
+}
+
+/// A whole number with a comma before each three digits.
+fn thousands(digits: &str) -> String {
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 fn percent(part: Option<f64>) -> String {
@@ -164,19 +176,26 @@ fn machine(rows: &[Row]) -> String {
     })
 }
 
-/// Rows beside those of an earlier run, which `--json` wrote.
+/// Reads the rows of an earlier run, which `--json` wrote.
 ///
 /// # Errors
-/// If the file cannot be read, or is no such output.
-pub fn compared(file: &Path, rows: &[Row]) -> Result<String> {
+/// If the file cannot be read, is no such output, or has no row.
+pub fn read(file: &Path) -> Result<Vec<Row>> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let before: Vec<Row> = serde_json::from_str(&text).with_context(|| {
+    let what = || {
         format!(
             "{} is not what `terrace bench --json` writes",
             file.display()
         )
-    })?;
+    };
+    let before: Vec<Row> = serde_json::from_str(&text).with_context(what)?;
+    ensure!(!before.is_empty(), "{}: it has no row", what());
+    Ok(before)
+}
+
+/// Rows beside those of an earlier run.
+pub fn compared(before: &[Row], rows: &[Row]) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
@@ -210,10 +229,11 @@ pub fn compared(file: &Path, rows: &[Row]) -> Result<String> {
         true => "warning: the file is from another processor: only ratios can be compared\n",
         false => "",
     };
-    Ok(format!(
-        "{text}ratios of least times where there are baselines, else figures\n{}{warning}",
+    format!(
+        "{text}ratios of least times where there are baselines, else figures; of rows per second more is better, of others \
+         less\n{}{warning}",
         machine(rows)
-    ))
+    )
 }
 
 trait MaxOf {
@@ -271,27 +291,33 @@ mod tests {
 
     #[test]
     fn a_row_of_before_is_compared_by_its_least_times() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("before.json");
-        let before = serde_json::to_string(&[row("a", 4.0, 0.1)]).unwrap();
-        fs::write(&file, before).unwrap();
-        let text = compared(&file, &[row("a", 3.0, 0.2), row("b", 1.0, 0.0)]).unwrap();
+        let before = [row("a", 4.0, 0.1)];
+        let text = compared(&before, &[row("a", 3.0, 0.2), row("b", 1.0, 0.0)]);
         assert!(text.contains("-25.0 %") && text.contains("20 %"), "{text}");
         assert!(
             text.contains("new") && !text.contains("another processor"),
             "{text}"
         );
-        // Rows of versions that knew no least times.
+    }
+
+    #[test]
+    fn rows_of_before_are_read_also_without_least_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.json");
+        fs::write(&file, serde_json::to_string(&[row("a", 4.0, 0.1)]).unwrap()).unwrap();
+        assert_eq!(read(&file).unwrap(), [row("a", 4.0, 0.1)]);
         let old = r#"[{"name": "a", "value": 5, "unit": "ns", "baseline_name": "x", "baseline": 1, "ratio": 6}]"#;
         fs::write(&file, old).unwrap();
-        let text = compared(&file, &[row("a", 3.0, 0.2)]).unwrap();
+        let text = compared(&read(&file).unwrap(), &[row("a", 3.0, 0.2)]);
         assert!(text.contains("6.000") && text.contains("-50.0 %"), "{text}");
-        fs::write(&file, "{}").unwrap();
-        let why = format!("{:#}", compared(&file, &[]).unwrap_err());
-        assert!(
-            why.contains("is not what `terrace bench --json` writes"),
-            "{why}"
-        );
+        for other in ["{}", "[]"] {
+            fs::write(&file, other).unwrap();
+            let why = format!("{:#}", read(&file).unwrap_err());
+            assert!(
+                why.contains("is not what `terrace bench --json` writes"),
+                "{why}"
+            );
+        }
     }
 
     #[test]
@@ -299,6 +325,13 @@ mod tests {
         assert_eq!(row("a", 3.0, 0.3).warning(), None);
         let warning = row("a", 3.0, 0.5).warning().unwrap();
         assert!(warning.contains("a varied by 50 %"), "{warning}");
+    }
+
+    #[test]
+    fn large_figures_can_be_read() {
+        let text = [0.0814, 999.0, 1000.4, 32_041_231.7].map(|n| number(Some(n)));
+        assert_eq!(text, ["0.081", "999.000", "1,000", "32,041,232"]);
+        assert_eq!(number(None), "-");
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn round(vm: &VmView, scale: u64) -> String {
         PhaseView::Placing => "asks where pages are".into(),
         PhaseView::Clearing => "clears accessed bits".into(),
         PhaseView::Window { window, of, .. } => format!("in window {window} of {of}"),
-        PhaseView::Scanning { window, of } => format!("scans after window {window} of {of}"),
+        PhaseView::Scanning { window, of, .. } => format!("scans after window {window} of {of}"),
         PhaseView::Moving { waiting_pages, .. } => {
             format!("moves, {} to go", render::pages(waiting_pages * scale))
         }

@@ -103,7 +103,7 @@ impl From<Tier> for TierReport {
     }
 }
 
-/// The scenarios of a folder by name, each with the comment that it begins with; empty if there is no such folder.
+/// The scenarios of a folder by name, each with the sentence that it begins with; empty if there is no such folder.
 fn scenarios(folder: &Path) -> Vec<Named> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
@@ -115,13 +115,36 @@ fn scenarios(folder: &Path) -> Vec<Named> {
     files.sort();
     let named = files.iter().map(|file| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        let comment = text.lines().next().and_then(|line| line.strip_prefix('#'));
         Named {
             name: file.display().to_string(),
-            what: comment.unwrap_or_default().trim().into(),
+            what: first_sentence(&text),
         }
     });
     named.collect()
+}
+
+/// The first sentence of the comment that a scenario begins with. It goes on in a line that begins with a small letter; a
+/// title needs no full stop.
+fn first_sentence(text: &str) -> String {
+    let comment = text.lines().map_while(|line| line.strip_prefix('#'));
+    let mut sentence = String::new();
+    for line in comment.map(str::trim) {
+        let goes_on = line.starts_with(char::is_lowercase);
+        if !sentence.is_empty() {
+            if !goes_on {
+                break;
+            }
+            sentence.push(' ');
+        }
+        match line.find(". ").into_iter().chain(line.find("? ")).min() {
+            Some(end) => return sentence + &line[..=end],
+            None => sentence += line,
+        }
+        if sentence.ends_with(['.', '?']) {
+            break;
+        }
+    }
+    sentence
 }
 
 fn text(report: &Report) -> String {
@@ -172,4 +195,61 @@ fn tier_row(tier: &TierReport) -> Vec<String> {
         tier.price_per_gib
             .map_or("-".into(), |price| price.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_is_listed_by_its_whole_first_sentence() {
+        for (text, sentence) in [
+            ("# A title, 1.7 GB\n# Another line.\n", "A title, 1.7 GB"),
+            (
+                "# What is it worth\n# that pages move? More.\n",
+                "What is it worth that pages move?",
+            ),
+            ("# It is small. As small as\n# can be.\n", "It is small."),
+            ("# It ends.\n# so does this.\n", "It ends."),
+            ("[machine]\n# no comment of the scenario\n", ""),
+        ] {
+            assert_eq!(first_sentence(text), sentence);
+        }
+    }
+
+    #[test]
+    fn no_scenario_of_the_repository_is_listed_by_half_a_sentence() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios"));
+        let all = scenarios(folder);
+        assert!(!all.is_empty());
+        for named in all {
+            let text = std::fs::read_to_string(&named.name).expect("a file");
+            // A title ends with its line, a sentence with its mark.
+            let mut lines = text.lines().map(|line| line.trim_start_matches('#').trim());
+            let is_title = lines.next() == Some(&named.what);
+            let goes_on = lines
+                .next()
+                .unwrap_or_default()
+                .starts_with(char::is_lowercase);
+            let is_whole = named.what.ends_with(['.', '?']) || is_title && !goes_on;
+            assert!(
+                is_whole && !named.what.is_empty(),
+                "{}: {}",
+                named.name,
+                named.what
+            );
+        }
+    }
+
+    #[test]
+    fn gathering_by_the_guest_is_listed() {
+        let gpac = policy::descriptions()
+            .into_iter()
+            .find(|p| p.name == "gpac");
+        let what = gpac.and_then(|p| p.what).unwrap_or_default();
+        assert!(
+            what.contains("guest_policy") && what.contains("NAME+gpac"),
+            "{what}"
+        );
+    }
 }

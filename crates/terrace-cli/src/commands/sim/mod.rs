@@ -24,7 +24,7 @@ use terrace_repro::compare::{Control, Finished, Plan};
 use terrace_sim::{Options, RunResult, Scenario, Stop};
 
 use crate::args::sim::{Output, Sim};
-use crate::output::{files, is_standard, print};
+use crate::output::{self, files, is_standard, print};
 use progress::Bar;
 
 /// Samples of a run's timeline if its length is known beforehand.
@@ -156,7 +156,9 @@ fn carry_out(
         return Ok(ExitCode::SUCCESS);
     }
     let (done, wanted) = (finished.runs.len(), finished.wanted);
-    eprintln!("terrace: interrupted: {done} of {wanted} runs were finished");
+    output::tell(format_args!(
+        "terrace: interrupted: {done} of {wanted} runs were finished"
+    ));
     Ok(ExitCode::from(130))
 }
 

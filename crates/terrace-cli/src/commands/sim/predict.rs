@@ -45,9 +45,9 @@ pub fn run(args: &Repro, name: &str) -> Result<ExitCode> {
     let done = done?;
     let (finished, wanted) = (done.report.experiments.len(), done.wanted);
     if finished < wanted {
-        eprintln!(
+        output::tell(format_args!(
             "terrace: interrupted: {finished} of {wanted} experiments were finished, and no page is written"
-        );
+        ));
         return Ok(ExitCode::from(130));
     }
     let report = PredictionReport::new(set, &today(), done.report);

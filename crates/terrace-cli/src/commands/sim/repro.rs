@@ -60,10 +60,10 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
     if finished == done.wanted {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!(
+    output::tell(format_args!(
         "terrace: interrupted: {finished} of {} experiments were finished",
         done.wanted
-    );
+    ));
     Ok(ExitCode::from(130))
 }
 
@@ -82,7 +82,9 @@ fn end_check(report: &CheckReport, quiet: bool) -> Result<ExitCode> {
     }
     let (finished, wanted) = (report.checked.len(), report.wanted);
     if finished < wanted {
-        eprintln!("terrace: interrupted: {finished} of {wanted} figures were measured again");
+        output::tell(format_args!(
+            "terrace: interrupted: {finished} of {wanted} figures were measured again"
+        ));
         return Ok(ExitCode::from(130));
     }
     let differing = report.differing();

@@ -67,7 +67,7 @@ fn once(screen: &Screen, area: Rect, svg: Option<&Path>) -> Result<()> {
         None => output::print(picture::text(buffer))?,
         Some(file) => {
             put(file, &picture::svg(buffer))?;
-            eprintln!("wrote {}", file.display());
+            output::tell(format_args!("wrote {}", file.display()));
         }
     }
     Ok(())
