@@ -65,8 +65,6 @@ pub struct Discoverer {
     /// says it.
     processors: usize,
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
-    /// Processors of the host, asked for before threads are confined: the answer is in files of cgroups.
-    processors: usize,
 }
 
 /// The rules and processes for the inspection of one monitor.
@@ -109,7 +107,6 @@ impl Discoverer {
             claims,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get()),
             handled: Mutex::default(),
-            processors: std::thread::available_parallelism().map_or(1, |n| n.get()),
         }
     }
 
