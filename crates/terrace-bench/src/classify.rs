@@ -71,6 +71,7 @@ impl Classify {
                 fit: [held[0], u64::MAX, 0, 0],
                 floor: [0; 4],
                 most: pages / 2,
+                ..Room::default()
             },
             from: vec![1; len],
             to: vec![0; len],

@@ -39,7 +39,7 @@ fn policies_keep_at_most_eight_bytes_a_page_in_whole_rounds() {
     } else {
         PAGES_OF_64_GIB
     };
-    for policy in [PolicyName::Vtmm, PolicyName::Hmvisor] {
+    for policy in [PolicyName::Vtmm, PolicyName::Hmvisor, PolicyName::Terrace] {
         keeps_at_most_eight(policy, pages);
     }
 }

@@ -4,6 +4,8 @@
 //! (also whether it was quiet, vTMM §3.2.3). It leaves to others: the ranking ([`crate::place`]) and
 //! the moves ([`super::moves`]).
 
+use std::time::Duration;
+
 use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, Tick};
 
@@ -11,9 +13,12 @@ use super::Shared;
 use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::vm::Vm;
-use crate::estimate::{DEGREES, Estimator, Histogram};
+use crate::estimate::{DEGREES, Estimator, Histogram, Seen};
 use crate::place::{Flow, Room};
 use crate::policy::Estimate;
+
+/// The longest pause between rounds of a policy that scans all the time.
+const MOST_REST: Duration = Duration::from_secs(60);
 
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
@@ -28,6 +33,7 @@ impl Vm {
         if !self.rounds.plans_only() {
             self.place.end_round(&mut self.pages, &room);
         }
+        self.rounds.times.ranked_at = Some(now);
         let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
         self.spend_pace(&proposal.flows);
@@ -64,6 +70,7 @@ impl Vm {
             most: 2 * pairs.max(1),
             paced: paced / unit,
             double_sided: self.size.exchanges,
+            seen: self.seen(now, shared),
             ..Room::default()
         };
         for tier in self.tiers() {
@@ -78,6 +85,28 @@ impl Vm {
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
         room
+    }
+
+    /// Times of the round that ends.
+    fn seen(&self, now: Tick, shared: &Shared) -> Seen {
+        let begun = self.rounds.current.as_ref().map(|round| round.started_at);
+        let since = self.rounds.times.ranked_at.or(begun).unwrap_or(now);
+        Seen {
+            windows: self.rhythm(&shared.config).windows,
+            window_ns: self.rounds.times.window_ns,
+            since_ns: now.0.saturating_sub(since.0),
+        }
+    }
+
+    /// The pause after a round whose scans took so much CPU time, of a policy that scans all the time.
+    fn rest(&self, now: Tick, round: &Round) -> Duration {
+        if !self.has_rates() {
+            return Duration::ZERO;
+        }
+        let took = now.0.saturating_sub(round.started_at.0);
+        let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
+        // A worker's word for what it cost ends no VM's rounds.
+        Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }
 
     /// 4 KiB pages that flows take up and down.
@@ -115,7 +144,8 @@ impl Vm {
         round.hot_on_fast_after = self.hot_in_first_tier(&round, shared);
         round.refused = self.rounds.refused.shown();
         let quiet = !self.rounds.back_to_back && self.is_quiet(&round, shared);
-        self.rounds.complete(now, round, quiet);
+        let rest = self.rest(now, &round);
+        self.rounds.complete(now, round, quiet, rest);
         self.history.counters.rounds += 1;
         if let Some(round) = &self.rounds.last {
             let text = self.round_text(round, quiet, shared);

@@ -8,8 +8,8 @@ use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick, TierId};
 use super::history::LastMove;
 use super::vm::Vm;
 use crate::config::EngineConfig;
-use crate::estimate::list_of;
-use crate::policy::Place;
+use crate::estimate::{PER_SECOND, list_of, rate_of};
+use crate::policy::{Estimate, Place};
 use crate::track::level_of;
 
 impl Vm {
@@ -58,9 +58,10 @@ impl Vm {
 
     /// The level of the multi-level queue, or the list, that a unit's state names.
     fn level(&self, state: u8) -> u8 {
-        match self.has_lists() {
-            true => list_of(state),
-            false => level_of(state),
+        match self.policy.estimate {
+            Estimate::HotLists => list_of(state),
+            Estimate::Rates => 0,
+            _ => level_of(state),
         }
     }
 
@@ -94,6 +95,9 @@ impl Vm {
                 format!("cold: its degree {degree} is below the threshold {threshold}")
             }
         };
+        if self.has_rates() {
+            text += &format!("; touched {} times a second", thousandths(page.degree));
+        }
         if self.has_lists() && page.level > 0 {
             let kind = if page.tier.as_deref() == Some(first.as_str()) {
                 "cold"
@@ -121,6 +125,12 @@ impl Vm {
         }
         text
     }
+}
+
+/// A rate in words, to three digits after the point.
+fn thousandths(degree: u8) -> String {
+    let rate = rate_of(degree) * 1_000 / PER_SECOND;
+    format!("{}.{:03}", rate / 1_000, rate % 1_000)
 }
 
 fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {

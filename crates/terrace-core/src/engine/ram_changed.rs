@@ -8,7 +8,6 @@ use terrace_proto::{PAGE_SIZE, RamChange, Tick};
 use super::Shared;
 use super::rounds::Phase;
 use super::vm::{Observer, Vm};
-use crate::pages::Pages;
 use crate::ram::Ram;
 
 impl Vm {
@@ -36,7 +35,7 @@ impl Vm {
             }
         };
         let before = self.pages.ram().pages();
-        self.pages = Pages::new(ram, self.pages.tiers());
+        self.pages = self.pages.anew(ram);
         self.unmapped = false;
         self.observer = Observer::new(self.policy.observe, self.pages.ram(), &shared.config);
         let rhythm = self.rhythm(&shared.config);
@@ -59,7 +58,8 @@ impl Vm {
         let held = self.held();
         self.abandon(now, "the VM's memory map changed");
         self.cancel(shared);
-        self.pages = Pages::new(self.pages.ram().clone(), self.pages.tiers());
+        self.pages = self.pages.anew(self.pages.ram().clone());
+        self.place.forget();
         self.found_since(held, &mut shared.tiers);
         self.history.forget_moves();
         self.observer = Observer::new(self.policy.observe, self.pages.ram(), &shared.config);

@@ -13,6 +13,9 @@ use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::policy::{Estimate, Policy};
 
+/// The longest window that a stage may choose where passes cost little.
+const LONGEST: Duration = Duration::from_millis(500);
+
 /// The division of a VM's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rhythm {
@@ -40,6 +43,7 @@ impl Rhythm {
                 back_to_back: true,
             };
         }
+        let rates = policy.estimate == Estimate::Rates;
         let period_ms = match unit {
             PageSize::Base => config.period_ms,
             PageSize::Huge => config.huge_period_ms,
@@ -48,8 +52,8 @@ impl Rhythm {
             windows: config.windows,
             window: Duration::from_millis(config.window_ms),
             period: Duration::from_millis(period_ms),
-            skips: config.quiet_counter_max,
-            back_to_back: false,
+            skips: if rates { 0 } else { config.quiet_counter_max },
+            back_to_back: rates,
         }
     }
 }
@@ -57,7 +61,29 @@ impl Rhythm {
 impl Vm {
     /// The VM's own.
     pub fn rhythm(&self, config: &EngineConfig) -> Rhythm {
-        Rhythm::new(self.policy, self.pages.ram().unit(), config)
+        let named = Rhythm::new(self.policy, self.pages.ram().unit(), config);
+        let chosen = self.place.window();
+        Rhythm {
+            window: chosen.map_or(named.window, |window| window.min(self.longest_window())),
+            ..named
+        }
+    }
+
+    /// The longest window that a stage may choose: rounds of seconds, or as long as passes cost so much CPU time that rounds have to be rare anyway.
+    fn longest_window(&self) -> Duration {
+        let scan = self.rounds.last.as_ref().map(|round| round.scan);
+        let pass_ns = scan.map_or(0, |scan| scan.cpu_ns / scan.scans.max(1));
+        LONGEST.max(Duration::from_nanos(pass_ns.saturating_mul(100)))
+    }
+
+    /// Whether what is stored of its pages outlives a round.
+    pub fn remembers(&self) -> bool {
+        self.has_lists() || self.has_rates()
+    }
+
+    /// Whether its pages have rates.
+    pub fn has_rates(&self) -> bool {
+        self.policy.estimate == Estimate::Rates
     }
 
     /// Whether its pages are on lists, which outlive a round.

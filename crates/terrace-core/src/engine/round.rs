@@ -23,6 +23,9 @@ use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::vm::Vm;
 
+/// The longest window that a pass's cost makes.
+const LONGEST_STRETCHED: Duration = Duration::from_secs(600);
+
 /// Hundredths in words: "50", "0.25".
 fn hundredths(n: u64) -> String {
     match n % 100 {
@@ -35,7 +38,7 @@ impl Vm {
     /// A round that only plans changes nothing for the ones to come.
     pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         self.rounds.begin(now, plan_only);
-        self.pages.clear_heat(!self.has_lists());
+        self.pages.clear_heat(!self.remembers());
         self.pages.split_units = 0;
         if !plan_only {
             self.pages.pass_cool_down();
@@ -202,7 +205,14 @@ impl Vm {
                 round.writes_seen = tells_writes;
             }
         }
-        if window == self.rhythm(&shared.config).windows {
+        let began = Tick(now.0.saturating_sub(stats.elapsed_ns)).max(since);
+        if window == 0 {
+            self.rounds.times.cleared_at = began;
+        }
+        let windows = self.rhythm(&shared.config).windows;
+        if window == windows {
+            let all = began.0.saturating_sub(self.rounds.times.cleared_at.0);
+            self.rounds.times.window_ns = all / u64::from(windows.max(1));
             if self.next_part(now, shared) {
                 return;
             }
@@ -212,7 +222,6 @@ impl Vm {
             self.age_by_round(now, shared);
             self.classify(now, shared);
         } else {
-            let began = Tick(now.0.saturating_sub(stats.elapsed_ns)).max(since);
             let ends_at = self.window_end(began, cost, shared).max(now);
             self.rounds.phase = Phase::Window {
                 window: window + 1,
@@ -253,6 +262,8 @@ impl Vm {
     fn window_end(&mut self, began: Tick, cpu_ns: u64, shared: &mut Shared) -> Tick {
         let window = self.rhythm(&shared.config).window;
         let (affordable, part) = self.affordable(cpu_ns, shared);
+        // A worker's word for what a pass cost ends no VM's rounds.
+        let affordable = affordable.min(LONGEST_STRETCHED);
         if self.gives(shared) {
             return began.after(window);
         }

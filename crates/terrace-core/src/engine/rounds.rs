@@ -48,6 +48,17 @@ pub(crate) enum Phase {
     },
 }
 
+/// The times of a VM's windows, as they were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    /// The beginning of the clearing pass before the round's first window.
+    pub cleared_at: Tick,
+    /// Mean length of the round's windows, ns.
+    pub window_ns: u64,
+    /// The time of the last ranking.
+    pub ranked_at: Option<Tick>,
+}
+
 /// A VM's rounds.
 #[derive(Debug)]
 pub(crate) struct Rounds {
@@ -63,6 +74,8 @@ pub(crate) struct Rounds {
     pub parts: Option<Box<Parts>>,
     /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
     pub writes_seen_in: u8,
+    /// The times of its windows.
+    pub times: Times,
     /// The round under way.
     pub current: Option<Round>,
     /// The last round that ended.
@@ -86,6 +99,7 @@ impl Rounds {
             scans: ScanAccount::default(),
             parts: None,
             writes_seen_in: 0,
+            times: Times::default(),
             current: None,
             last: None,
             refused: Refusals::default(),
@@ -132,12 +146,12 @@ impl Rounds {
     }
 
     /// Closes a round's summary. A round that only planned does not count for the schedule.
-    pub fn complete(&mut self, now: Tick, round: Round, quiet: bool) {
+    pub fn complete(&mut self, now: Tick, round: Round, quiet: bool, rest: Duration) {
         if round.planned.is_none() {
             self.schedule.round_done(quiet);
         }
         if self.back_to_back {
-            self.schedule.set_next(now);
+            self.schedule.set_next(now.after(rest));
         } else {
             self.schedule.skip_ticks(now);
         }

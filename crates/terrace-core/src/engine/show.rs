@@ -98,6 +98,7 @@ impl Vm {
                 format!("hot from {} visits on", config.fixed_threshold)
             }
             Estimate::HotLists => self.lists_text(config),
+            Estimate::Rates => "touches per second, averaged over rounds".into(),
             Estimate::Random => format!("shuffled, seed {}", config.random_seed),
             Estimate::Uniform => "all alike".into(),
         };
@@ -107,6 +108,7 @@ impl Vm {
             share: self.share_mechanism(config),
             place: match self.policy.place {
                 Place::Exchange => "hottest against coldest, one way if there is room",
+                Place::Benefit => "what is expected to save more than it costs",
                 Place::TopLists => match self.policy.lists.sides {
                     Sides::Single => "hot pages up and cold ones down, from the top lists, as room allows",
                     Sides::Double => "hot pages up, from the top list; where the first tier is full, as many cold ones down",

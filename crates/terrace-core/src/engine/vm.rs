@@ -3,6 +3,8 @@
 //! Responsible for: what a VM is made of, and its arrival. It leaves to others: the round ([`super::round`]),
 //! moves ([`super::moves`]), views ([`super::show`]).
 
+use std::time::Duration;
+
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
 use super::ages::AgeScans;
@@ -17,9 +19,9 @@ use super::rounds::Rounds;
 use super::settings::Settings;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
-use crate::estimate::Estimator;
+use crate::estimate::{Averages, Estimator};
 use crate::pages::Pages;
-use crate::place::{ExchangeRule, PlaceStage, RankedPlace, TopListsPlace};
+use crate::place::{BenefitPlace, ExchangeRule, PlaceStage, RankedPlace, TopListsPlace, Worth};
 use crate::policy::{self, Observe, Policy};
 use crate::ram::Ram;
 use crate::track::Tracker;
@@ -100,6 +102,9 @@ impl Vm {
             history: History::new(config.max_reasons),
         };
         vm.moving.pace = vm.pace(config);
+        if policy.estimate == policy::Estimate::Rates {
+            vm.pages.have_rates();
+        }
         Ok(vm)
     }
 
@@ -141,6 +146,9 @@ fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
     if policy.place == policy::Place::TopLists {
         return Box::new(TopListsPlace::new(policy.lists, estimator));
     }
+    if policy.place == policy::Place::Benefit {
+        return Box::new(by_benefit(config));
+    }
     Box::new(RankedPlace {
         estimator,
         rule: ExchangeRule {
@@ -149,4 +157,20 @@ fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
         },
         slowest: policy.place == policy::Place::Slowest,
     })
+}
+
+fn by_benefit(config: &EngineConfig) -> BenefitPlace {
+    let averages = Averages {
+        recent_ns: 4_000_000_000,
+        long_ns: 600_000_000_000,
+        weights: config.weights(),
+        seed: config.random_seed,
+    };
+    let worth = Worth {
+        misses: 16,
+        extra_ns: 200,
+        stay_ns: 60_000_000_000,
+        move_ns: 10_000,
+    };
+    BenefitPlace::new(averages, worth, Duration::from_millis(20))
 }

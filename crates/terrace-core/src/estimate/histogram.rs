@@ -59,6 +59,12 @@ pub(crate) trait Rank: Copy {
 impl Rank for Estimator {
     #[inline]
     fn rank(self, pages: &Pages, round: u64, units: Range<usize>, out: &mut [u8]) {
+        if self == Self::Rates {
+            for (out, long) in out.iter_mut().zip(&pages.long[units]) {
+                *out = long.to_le_bytes()[1];
+            }
+            return;
+        }
         let first = units.start as u64;
         let (reads, writes) = (&pages.reads[units.clone()], &pages.writes[units]);
         self.degrees(round, first, reads, writes, out);

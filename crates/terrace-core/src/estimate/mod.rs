@@ -9,6 +9,7 @@ mod fixed_threshold;
 mod histogram;
 mod lists;
 mod random;
+mod rates;
 mod spans;
 mod threshold;
 
@@ -16,6 +17,8 @@ pub use histogram::Histogram;
 pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
+pub use rates::Seen;
+pub(crate) use rates::{Averages, Behind, PER_SECOND, rate_of};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 
@@ -50,6 +53,8 @@ pub enum Estimator {
         /// Seed.
         seed: u64,
     },
+    /// Touches per second by the long average, which outlives rounds.
+    Rates,
     /// All 1.
     Uniform,
 }
@@ -70,6 +75,7 @@ impl Estimator {
             Estimate::Random => Self::Random {
                 seed: config.random_seed,
             },
+            Estimate::Rates => Self::Rates,
             Estimate::Uniform => Self::Uniform,
         }
     }
@@ -85,6 +91,8 @@ impl Estimator {
             }
             Self::Counter { write } => counter::degrees(write, reads, writes, out),
             Self::Random { seed } => random::degrees(seed, round, first, out),
+            // The counts of one round alone say nothing.
+            Self::Rates => out.fill(0),
             Self::Uniform => out.fill(1),
         }
     }

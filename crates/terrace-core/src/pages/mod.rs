@@ -24,7 +24,10 @@ pub struct Pages {
     tiers: u8,
     pub(crate) reads: Vec<u8>,
     pub(crate) writes: Vec<u8>,
+    /// State of the multi-level queue, list, or recent rate.
     pub(crate) queue: Vec<u8>,
+    /// Long averages of rates, under policies that have them; else empty.
+    pub(crate) long: Vec<u16>,
     pub(crate) flags: Vec<u8>,
     /// Base pages per tier code; code 7 is "absent".
     held: [u64; 8],
@@ -43,17 +46,34 @@ impl Pages {
             reads: vec![0; n],
             writes: vec![0; n],
             queue: vec![0; n],
+            long: Vec::new(),
             flags: vec![flags::ABSENT; n],
             held: [0; 8],
             split_units: 0,
         }
     }
 
+    /// The units of other RAM in place of these, with the same state of each.
+    #[must_use]
+    pub(crate) fn anew(&self, ram: Ram) -> Self {
+        let mut pages = Self::new(ram, self.tiers);
+        if !self.long.is_empty() {
+            pages.have_rates();
+        }
+        pages
+    }
+
+    /// Makes room for rates that outlive rounds.
+    pub(crate) fn have_rates(&mut self) {
+        self.long = vec![0; self.flags.len()];
+    }
+
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let arrays = [&self.reads, &self.writes, &self.queue, &self.flags];
-        arrays.iter().map(|array| array.capacity()).sum()
+        let bytes: usize = arrays.iter().map(|array| array.capacity()).sum();
+        bytes + self.long.capacity() * size_of::<u16>()
     }
 
     /// The guest's RAM.
@@ -278,7 +298,10 @@ impl Pages {
     pub(crate) fn forget(&mut self, units: std::ops::Range<usize>) {
         self.reads[units.clone()].fill(0);
         self.writes[units.clone()].fill(0);
-        self.queue[units].fill(0);
+        self.queue[units.clone()].fill(0);
+        if let Some(long) = self.long.get_mut(units) {
+            long.fill(0);
+        }
     }
 
     /// Takes units off the lists that they are on.

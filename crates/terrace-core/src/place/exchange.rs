@@ -42,11 +42,25 @@ impl Quotas {
     /// Decides for one VM of `tiers` tiers.
     #[must_use]
     pub fn decide(histogram: &Histogram, tiers: usize, room: &Room, rule: ExchangeRule) -> Self {
+        let fills = |hot: u8| hot >= rule.min_hot_degree;
+        let pays = |cold: u8, hot: u8| fills(hot) && cold.saturating_add(rule.hysteresis) < hot;
+        Self::by(histogram, tiers, room, fills, pays)
+    }
+
+    /// The same by any rule: whether units of a degree go where there is room, and whether a cold one and a hot one change
+    /// places. What holds for two degrees must hold for hotter hot ones and colder cold ones.
+    pub(super) fn by(
+        histogram: &Histogram,
+        tiers: usize,
+        room: &Room,
+        fills: impl Fn(u8) -> bool,
+        pays: impl Fn(u8, u8) -> bool,
+    ) -> Self {
         let (mut settle, fit) = Settle::begin(histogram, tiers, room);
         for (tier, &fit) in fit.iter().enumerate().take(tiers - 1) {
             settle.shrink(tier, fit);
-            settle.fill(tier, fit, rule);
-            settle.exchange(tier, rule);
+            settle.fill(tier, fit, &fills);
+            settle.exchange(tier, &pays);
         }
         settle.quotas
     }
@@ -128,9 +142,10 @@ impl Settle {
         }
     }
 
-    pub(super) fn fill(&mut self, tier: usize, fit: u64, rule: ExchangeRule) {
+    pub(super) fn fill(&mut self, tier: usize, fit: u64, fills: impl Fn(u8) -> bool) {
         let mut room = fit.saturating_sub(self.total(tier)).min(self.left);
-        for degree in (usize::from(rule.min_hot_degree)..DEGREES).rev() {
+        for degree in hottest_first().take_while(|degree| fills(*degree)) {
+            let degree = usize::from(degree);
             for from in tier + 1..self.tiers {
                 let n = self.count(from, degree).min(room);
                 self.send(degree, from, tier, n);
@@ -140,13 +155,16 @@ impl Settle {
         }
     }
 
-    fn exchange(&mut self, tier: usize, rule: ExchangeRule) {
+    fn exchange(&mut self, tier: usize, pays: impl Fn(u8, u8) -> bool) {
         let mut cold = 0;
-        for hot in (usize::from(rule.min_hot_degree)..DEGREES).rev() {
+        for hot in hottest_first() {
             for from in tier + 1..self.tiers {
-                let mut hot_left = self.count(from, hot);
-                while hot_left > 0 && cold + usize::from(rule.hysteresis) < hot {
-                    let n = self.count(tier, cold).min(hot_left).min(self.left / 2);
+                let mut hot_left = self.count(from, hot.into());
+                while hot_left > 0 && pays(cold, hot) {
+                    let n = self
+                        .count(tier, cold.into())
+                        .min(hot_left)
+                        .min(self.left / 2);
                     if n == 0 {
                         if self.left < 2 {
                             return;
@@ -154,12 +172,16 @@ impl Settle {
                         cold += 1;
                         continue;
                     }
-                    self.send(cold, tier, from, n);
-                    self.send(hot, from, tier, n);
+                    self.send(cold.into(), tier, from, n);
+                    self.send(hot.into(), from, tier, n);
                     self.left -= 2 * n;
                     hot_left -= n;
                 }
             }
         }
     }
+}
+
+fn hottest_first() -> impl Iterator<Item = u8> {
+    (0..=u8::MAX).rev()
 }

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod any_state;
+mod benefit;
 mod collect;
 mod exchange;
 mod ranked;
@@ -13,12 +14,17 @@ mod reference;
 mod sides;
 mod top_lists;
 
+pub use benefit::BenefitPlace;
+pub(crate) use benefit::Worth;
 pub use exchange::{ExchangeRule, Quotas};
 pub use ranked::RankedPlace;
 pub use top_lists::TopListsPlace;
 
 use terrace_proto::TierId;
 
+use std::time::Duration;
+
+use crate::estimate::Seen;
 use crate::pages::Pages;
 
 /// The room that a VM has in each tier, in units, and how much may be proposed.
@@ -37,6 +43,8 @@ pub struct Room {
     /// Most units to propose now in either direction, under a policy that moves so many in a time. What must leave a
     /// tier is not counted.
     pub paced: u64,
+    /// Times of the round that ends, which its counts are about.
+    pub seen: Seen,
 }
 
 /// Units that should go to one tier, most wanted first.
@@ -84,6 +92,14 @@ pub trait PlaceStage: Send {
     /// Proposes moves between two rankings, if the stage moves pages while scans run.
     fn propose_between(&mut self, _round: u64, _pages: &Pages, _room: &Room) -> Vec<Flow> {
         Vec::new()
+    }
+
+    /// Lets go of what it knows of units: they are others now.
+    fn forget(&mut self) {}
+
+    /// The length of the next round's windows, if the stage chooses it.
+    fn window(&self) -> Option<Duration> {
+        None
     }
 
     /// Ranks the units and proposes moves.

@@ -120,7 +120,7 @@ proptest! {
         hysteresis in 0_u8..3,
     ) {
         let rule = ExchangeRule { min_hot_degree, hysteresis };
-        let room = Room { held: held(&units), fit: [fit, u64::MAX, 0, 0], floor: [0; 4], paced: 0, double_sided: false, most };
+        let room = Room { held: held(&units), fit: [fit, u64::MAX, 0, 0], floor: [0; 4], paced: 0, double_sided: false, most, ..Room::default() };
         let proposal = ranked(rule).propose(1, &build(&units, 2), &room);
         let (down, up, forced) = naive(&units, &room, rule);
         prop_assert_eq!(flow(&proposal.flows, 1), (down, forced));
@@ -151,7 +151,7 @@ proptest! {
             u.cooling = false;
         });
         let last = usize::from(tiers - 1);
-        let mut room = Room { held: held(&units), fit, floor: [0; 4], paced: 0, double_sided: false, most: u64::MAX >> 8 };
+        let mut room = Room { held: held(&units), fit, floor: [0; 4], paced: 0, double_sided: false, most: u64::MAX >> 8, ..Room::default() };
         room.fit[last] = u64::MAX;
         let rule = ExchangeRule { min_hot_degree: 1, hysteresis: 0 };
         let before = units.clone();
@@ -196,7 +196,7 @@ proptest! {
             p.place_run(Gfn(span.start as u64), &[PageCode(tier | 8); BLOCK]);
         }
         let held = std::array::from_fn(|t| p.recount()[t]);
-        let room = Room { held, fit: [fit, u64::MAX, 0, 0], floor: [0; 4], paced: 0, double_sided: false, most: 600 };
+        let room = Room { held, fit: [fit, u64::MAX, 0, 0], floor: [0; 4], paced: 0, double_sided: false, most: 600, ..Room::default() };
         let rule = ExchangeRule { min_hot_degree: 1, hysteresis: 0 };
         let (histogram, spans) = Histogram::with_spans(&p, ESTIMATOR, 1);
         let quotas = Quotas::decide(&histogram, 2, &room, rule);
@@ -252,6 +252,7 @@ fn equal_degrees_are_never_exchanged() {
         fit: [50, 100, 0, 0],
         floor: [0; 4],
         most: 100,
+        ..Room::default()
     };
     let rule = ExchangeRule {
         min_hot_degree: 1,
@@ -283,6 +284,7 @@ fn a_huge_block_is_as_hot_as_its_hottest_page() {
         fit: [512, 1024, 0, 0],
         floor: [0; 4],
         most: 2048,
+        ..Room::default()
     };
     let rule = ExchangeRule {
         min_hot_degree: 1,

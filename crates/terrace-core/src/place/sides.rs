@@ -10,7 +10,7 @@
 //! 4. double-sided: what is left of it changes places with as many units of the top cold list.
 
 use super::Room;
-use super::exchange::{ExchangeRule, Quotas, Settle};
+use super::exchange::{Quotas, Settle};
 use crate::estimate::{DEGREES, Histogram, TOP_COLD, TOP_HOT};
 use crate::policy::Sides;
 
@@ -26,11 +26,7 @@ pub(super) fn decide(histogram: &Histogram, tiers: usize, room: &Room, sides: Si
         settle.release(&fit);
     }
     settle.left = most;
-    let top = ExchangeRule {
-        min_hot_degree: TOP_HOT,
-        hysteresis: 0,
-    };
-    settle.fill(0, fit[0], top);
+    settle.fill(0, fit[0], |degree| degree >= TOP_HOT);
     if sides == Sides::Double {
         settle.swap();
     }

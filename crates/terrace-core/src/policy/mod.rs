@@ -53,6 +53,8 @@ names! {
     PolicyName {
         /// vTMM.
         Vtmm = "vtmm",
+        /// Terrace's own: rates that outlive rounds, windows that measure, moves by benefit.
+        Terrace = "terrace",
         /// vTMM with the paper's own mechanisms, which only the simulator has: scans of the table pages
         /// that PML logged, pre-copy migration.
         VtmmPaper = "vtmm-paper",
@@ -104,6 +106,8 @@ names! {
         FixedThreshold = "fixed-threshold",
         /// Counts of an epoch above a threshold, and lists on which pages rise and fall (HMvisor §3.2.1).
         HotLists = "hot-lists",
+        /// Touches per second, averaged over rounds.
+        Rates = "rates",
         /// Shuffled, from a seed.
         Random = "random",
         /// All alike.
@@ -128,6 +132,8 @@ names! {
     Place {
         /// Hottest against coldest (vTMM §3.3.2).
         Exchange = "exchange",
+        /// What is expected to save more than it costs.
+        Benefit = "benefit",
         /// What the top lists hold, at most so many bytes a second (HMvisor §3.2.1).
         TopLists = "top-lists",
         /// All towards the first tier.
@@ -290,6 +296,7 @@ impl Registry {
         match self {
             Self::Live => &[
                 PolicyName::Vtmm,
+                PolicyName::Terrace,
                 PolicyName::FixedThreshold,
                 PolicyName::Hmvisor,
                 PolicyName::Random,
@@ -299,6 +306,7 @@ impl Registry {
             ],
             Self::Simulator => &[
                 PolicyName::Vtmm,
+                PolicyName::Terrace,
                 PolicyName::VtmmPaper,
                 PolicyName::FixedThreshold,
                 PolicyName::Hmvisor,
@@ -397,6 +405,12 @@ impl PolicyName {
             ..vtmm
         };
         match self {
+            Self::Terrace => Policy {
+                observe: Observe::GuestScanPlain,
+                estimate: Estimate::Rates,
+                place: Place::Benefit,
+                ..vtmm
+            },
             Self::Vtmm => vtmm,
             Self::VtmmPaper => Policy {
                 observe: Observe::PmlLog,
@@ -544,21 +558,41 @@ impl Policy {
                 let needs = "estimate = \"hot-lists\"";
                 return Err(pairs(&format!("{key}.place"), place, needs));
             }
-            _ => {
-                return match stages.list_key() {
-                    None => Ok(()),
-                    Some(own) => {
-                        let needs = "base = \"hmvisor\"";
-                        Err(pairs(&format!("{key}.{own}"), "a key of lists", needs))
-                    }
-                };
+            (Estimate::Rates, Place::Benefit) => Self::no_list_key(stages, key)?,
+            (Estimate::Rates, _) => {
+                let needs = "place = \"benefit\"";
+                return Err(pairs(&format!("{key}.estimate"), estimate, needs));
             }
+            (_, Place::Benefit) => {
+                let needs = "estimate = \"rates\"";
+                return Err(pairs(&format!("{key}.place"), place, needs));
+            }
+            _ => return Self::no_list_key(stages, key),
         }
-        if !matches!(self.observe, Observe::GuestScanPlain | Observe::EptScan) {
-            let needs = "observe = \"guest-scan-plain\", or in the simulator \"ept-scan\"";
-            return Err(pairs(&format!("{key}.estimate"), estimate, needs));
+        self.counts_windows(key)
+    }
+
+    fn no_list_key(stages: &PolicyStages, key: &str) -> Result<(), ConfigError> {
+        match stages.list_key() {
+            None => Ok(()),
+            Some(own) => Err(ConfigError::Stages {
+                key: format!("{key}.{own}"),
+                stage: "a key of lists".into(),
+                needs: "base = \"hmvisor\"".into(),
+            }),
         }
-        Ok(())
+    }
+
+    /// A page that is not re-armed in each window has no count of windows.
+    fn counts_windows(&self, key: &str) -> Result<(), ConfigError> {
+        match self.observe {
+            Observe::GuestScanPlain | Observe::EptScan => Ok(()),
+            _ => Err(ConfigError::Stages {
+                key: format!("{key}.estimate"),
+                stage: self.estimate.name().into(),
+                needs: "observe = \"guest-scan-plain\", or in the simulator \"ept-scan\"".into(),
+            }),
+        }
     }
 }
 
@@ -622,7 +656,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             err.to_string(),
-            "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, hot-lists, random, uniform"
+            "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, hot-lists, rates, random, uniform"
         );
     }
 

@@ -39,6 +39,8 @@ impl Estimator {
     pub fn base_degree(self, configured: u8) -> u8 {
         match self {
             Self::FixedThreshold { .. } => 0,
+            // A touch in ten seconds.
+            Self::Rates => 70,
             Self::PageDegree { .. }
             | Self::Counter { .. }
             | Self::Random { .. }

@@ -15,5 +15,6 @@ mod parts;
 mod plan_only;
 mod pool;
 mod ram_changed;
+mod rates;
 mod rounds;
 mod sizes_and_tiers;

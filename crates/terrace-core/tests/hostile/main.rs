@@ -117,6 +117,20 @@ proptest! {
             world.step(op);
         }
     }
+
+    #[test]
+    fn rates_hold_the_invariants_after_every_event(
+        seed in 0_u64..1_000_000,
+        tiers in 2_usize..=3,
+        ops in prop::collection::vec(0_u8..120, 50..400),
+    ) {
+        let mut world = World::with_rates(seed, tiers);
+        world.memory();
+        world.arrive();
+        for op in ops {
+            world.step(op);
+        }
+    }
 }
 
 /// A world of VMs that are tracked, after so many steps of which every other one is a forged report.
@@ -158,9 +172,18 @@ fn tracking_holds_the_invariants_after_every_event() {
 
 #[test]
 fn hot_lists_move_pages_between_hostile_events() {
+    moves_between_hostile_events(|seed| World::with_lists(seed, 2));
+}
+
+#[test]
+fn rates_move_pages_between_hostile_events() {
+    moves_between_hostile_events(|seed| World::with_rates(seed, 2));
+}
+
+fn moves_between_hostile_events(world: impl Fn(u64) -> World) {
     let (mut promoted, mut demoted) = (0, 0);
     for seed in 0..12 {
-        let mut world = World::with_lists(seed, 2);
+        let mut world = world(seed);
         world.memory();
         let mut dice = Dice(seed);
         for _ in 0..1200 {

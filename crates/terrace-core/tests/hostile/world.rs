@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use terrace_core::place::PlaceStage;
 use terrace_core::policy::{HotnessThreshold, PolicyStages};
-use terrace_core::{Engine, EngineConfig, PolicyChoice, PoolRelease};
+use terrace_core::{Engine, EngineConfig, PolicyChoice, PolicyName, PoolRelease};
 use terrace_proto::{
     Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
 };
@@ -154,6 +154,20 @@ impl World {
                 hotness_threshold: Some(HotnessThreshold::Above(1)),
                 ..PolicyStages::default()
             }),
+            ..EngineConfig::default()
+        };
+        config.tiers.resize(tiers, config.tiers[1].clone());
+        Self::of(seed, config, false, |config| Engine::new(config).unwrap())
+    }
+
+    /// A world whose pages are placed by rates and benefit, as `terrace` does.
+    pub fn with_rates(seed: u64, tiers: usize) -> Self {
+        let mut config = EngineConfig {
+            answer_timeout_ms: 500,
+            plan_max_pages: 64,
+            plans_in_flight: 3,
+            scan_parts: [1, 4][usize::from(seed.is_multiple_of(2))],
+            policy: PolicyName::Terrace.into(),
             ..EngineConfig::default()
         };
         config.tiers.resize(tiers, config.tiers[1].clone());

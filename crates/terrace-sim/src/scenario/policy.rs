@@ -124,6 +124,10 @@ fn engine_text(name: PolicyName) -> Option<&'static str> {
              keys: lists, sub_epoch, sub_epochs, hotness_threshold, decay_time, sides; beside a device that sizes the \
              VM's nodes, move = \"guest\"",
         ),
+        PolicyName::Terrace => Some(
+            "Terrace's own, not the default yet: how often each page is touched, averaged over rounds; windows as long as the pages at the fast tier's border need; \
+             a page moves if what it saves exceeds what its move costs",
+        ),
         PolicyName::Hpmbs => Some(
             "moves nothing: finds how much memory a VM uses, and what it would gain from more (HPMBS); keys in \
              [engine.demand]",

@@ -5,6 +5,8 @@ pub mod scattered;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_core::engine::report_of_count;
 use terrace_core::{Engine, EngineConfig, Session};
@@ -67,6 +69,8 @@ pub struct Host {
     pub session: Session<Vec<(Tick, Record)>>,
     /// The time.
     pub now: Tick,
+    /// The same for loads that go by it, ns.
+    pub clock: Arc<AtomicU64>,
     /// The VMs.
     pub guests: BTreeMap<VmId, Guest>,
     /// Pages of each tier.
@@ -126,6 +130,7 @@ impl Host {
                 vec![(Tick(0), Record::Start(start))],
             ),
             now: Tick(0),
+            clock: Arc::default(),
             guests: BTreeMap::new(),
             capacity: capacity.to_vec(),
             busy_every: 0,
@@ -217,6 +222,7 @@ impl Host {
             return false;
         };
         self.now = self.now.max(next);
+        self.clock.store(self.now.0, Ordering::Relaxed);
         let event = if event == Some(next) {
             self.queue.pop_first().unwrap().1
         } else {

@@ -31,6 +31,11 @@ pub const TESTS: &[Test] = &[
         boot: Boot::L1(hot_lists_bring_hot_pages_into_fast_memory),
     },
     Test {
+        name: "rates_bring_hot_pages_into_fast_memory",
+        needs: Needs::Product,
+        boot: Boot::L1(rates_bring_hot_pages_into_fast_memory),
+    },
+    Test {
         name: "hot_pages_are_found_part_by_part",
         needs: Needs::Product,
         boot: Boot::L1(hot_pages_are_found_part_by_part),
@@ -123,6 +128,31 @@ fn hot_lists_bring_hot_pages_into_fast_memory(lab: &mut Lab) -> Result<()> {
     ensure!(
         reasons.contains("sub-epochs of 100 ms"),
         "the policy is not shown: {reasons}"
+    );
+    lab.expect_intact(VM)
+}
+
+/// Rounds in which rates must place the hot set. They come about once a second, and the emulated guest takes longer to touch all of it once.
+const SHORT_ROUNDS: u64 = 90;
+
+fn rates_bring_hot_pages_into_fast_memory(lab: &mut Lab) -> Result<()> {
+    let before = lab.hot_on_fast(VM)?;
+    ensure!(
+        before.fast == 0,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.start_daemon(Setup {
+        policy: "terrace",
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        lab.converges_within_rounds(VM, SHORT_ROUNDS)?,
+        "the hot set is not in fast memory after {SHORT_ROUNDS} rounds"
+    );
+    let shown = lab.check(&format!("terrace show {VM}"))?;
+    ensure!(
+        shown.contains("touches per second"),
+        "the policy is not shown: {shown}"
     );
     lab.expect_intact(VM)
 }

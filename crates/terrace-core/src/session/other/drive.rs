@@ -542,7 +542,8 @@ fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), 
 
 /// Refuses policies whose rounds are epochs, on either side.
 fn no_epochs(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), Refused> {
-    let epochs = [policy, had].map(|p| p.estimate == Estimate::HotLists);
+    // Windows of rates are as long as the pages need that were seen, so no other rounds are like them.
+    let epochs = [policy, had].map(|p| matches!(p.estimate, Estimate::HotLists | Estimate::Rates));
     let (policy, had, vm) = (name.into(), had.name.name(), vm.into());
     match epochs {
         [false, false] => Ok(()),

@@ -1,0 +1,148 @@
+//! Policy `terrace`: rates that outlive rounds, windows that measure, moves by benefit.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::in_rounds::{config, last, scans};
+use terrace_core::PolicyName;
+use terrace_proto::{Event, Gfn, PageSize, RamChange, RamRange, Rearm, Tick, VmId};
+use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
+use terrace_testkit::engine::{Host, SECOND, spec};
+
+/// Hot pages of the VM.
+const HOT: u64 = 819;
+
+/// A VM whose pages are touched at random, so many times a second by page and time in seconds.
+fn host(rate: impl Fn(u64, u64) -> f64 + Send + 'static) -> Host {
+    host_by(PolicyName::Terrace, rate)
+}
+
+fn host_by(policy: PolicyName, rate: impl Fn(u64, u64) -> f64 + Send + 'static) -> Host {
+    let mut h = Host::new(config(policy), &[PAGES, 4 * PAGES]);
+    let clock = h.clock.clone();
+    // The scan under way, when it began, and the time since the one before, s.
+    let window = Mutex::new((u64::MAX, 0, 0.0));
+    let heat = move |page: u64, scan: u64| {
+        let mut window = window.lock().expect("one thread");
+        let now = clock.load(Relaxed);
+        if window.0 != scan {
+            *window = (scan, now, (now - window.1) as f64 / SECOND as f64);
+        }
+        let clear = (-rate(page, now / SECOND) * window.2).exp();
+        let drawn = (page ^ scan << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let drawn = (drawn ^ drawn >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
+        (drawn as f64 / f64::from(1 << 24) > clear, false)
+    };
+    h.arrive(spec(1, PAGES, FAST), Box::new(heat));
+    h
+}
+
+fn moved(h: &Host) -> u64 {
+    let counters = h.engine().vm(VmId(1)).expect("a VM that arrived").counters;
+    counters.promoted_pages + counters.demoted_pages
+}
+
+fn scattered(page: u64, _second: u64) -> f64 {
+    if hot(page) { 20.0 } else { 0.2 }
+}
+
+#[test]
+fn a_full_fast_tier_exchanges_from_the_first_rounds_on() {
+    let mut h = host(scattered);
+    h.run_until(Tick(10 * SECOND));
+    let there = h.on_fast(1, hot);
+    assert!(there > HOT * 95 / 100, "{there} of {HOT}");
+    assert!(scans(&h).iter().all(|(_, scan)| scan.rearm == Rearm::All));
+    assert!(
+        h.engine()
+            .vm(VmId(1))
+            .expect("a VM that arrived")
+            .counters
+            .rounds
+            >= 3
+    );
+    assert!(last(&h).known_pages == PAGES);
+}
+
+#[test]
+fn windows_become_as_long_as_the_border_needs() {
+    // The border is among the pages that are touched twice a second: half of them are clear after 347 ms.
+    let mut h = host(|page, _| if page % 10 == 3 { 20.0 } else { 2.0 });
+    h.run_until(Tick(300 * SECOND));
+    let starts: Vec<u64> = scans(&h).iter().map(|(at, _)| at.0).collect();
+    let gaps: Vec<u64> = starts.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(gaps[1] < SECOND / 20, "{}", gaps[1]);
+    let late = &gaps[gaps.len() - 6..];
+    assert!(
+        late.iter()
+            .any(|gap| (SECOND / 4..SECOND / 2).contains(gap)),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn nothing_moves_for_what_is_placed_well() {
+    let mut h = host(scattered);
+    h.run_until(Tick(20 * SECOND));
+    let before = moved(&h);
+    h.run_until(Tick(300 * SECOND));
+    let later = moved(&h) - before;
+    assert!(later < HOT / 5, "{before} {later}");
+}
+
+#[test]
+fn a_uniform_load_moves_less_than_under_vtmm() {
+    let [own, vtmm] = [PolicyName::Terrace, PolicyName::Vtmm].map(|policy| {
+        let mut h = host_by(policy, |_, _| 5.0);
+        h.run_until(Tick(600 * SECOND));
+        moved(&h)
+    });
+    assert!(own * 2 < vtmm, "{own}, vtmm {vtmm}");
+}
+
+#[test]
+fn a_vm_that_nobody_uses_moves_nothing() {
+    let mut h = host(|_, _| 0.0);
+    h.run_until(Tick(120 * SECOND));
+    assert_eq!(moved(&h), 0);
+}
+
+#[test]
+fn a_hot_set_that_moves_is_followed_within_seconds() {
+    let mut h = host(|page, second| {
+        let hot = if second < 60 { 3 } else { 1 };
+        if page % 5 == hot { 20.0 } else { 0.2 }
+    });
+    h.run_until(Tick(60 * SECOND));
+    assert!(h.on_fast(1, |page| page % 5 == 3) > HOT * 99 / 100);
+    h.run_until(Tick(80 * SECOND));
+    let there = h.on_fast(1, |page| page % 5 == 1);
+    assert!(there > HOT * 95 / 100, "{there} of {HOT}");
+}
+
+#[test]
+fn other_ram_begins_anew() {
+    let mut h = host(scattered);
+    h.run_until(Tick(30 * SECOND));
+    let all = RamRange {
+        start: Gfn(0),
+        pages: PAGES,
+    };
+    for (after, ram) in [(0, vec![]), (SECOND, vec![all])] {
+        let (vm, unit) = (VmId(1), PageSize::Base);
+        h.after(after, Event::RamChanged(RamChange { vm, ram, unit }));
+    }
+    h.run_until(Tick(60 * SECOND));
+    assert_eq!(last(&h).known_pages, PAGES);
+}
+
+#[test]
+fn a_page_is_explained_by_its_rate() {
+    let mut h = host(scattered);
+    h.run_until(Tick(5 * SECOND));
+    let now = h.now;
+    let page = h.engine().explain_page(VmId(1), Gfn(3), now).unwrap();
+    let text = page.because.join(" ");
+    assert!(text.contains("times a second"), "{text}");
+    assert_eq!(page.level, 0);
+}
