@@ -17,7 +17,7 @@ fn bounds_have_no_stages_and_blind_policies_are_not_simulated() {
         ),
         ("\"prefer-fast\"", "7: vm.policy"),
     ] {
-        let allowed = &["vtmm, vtmm-paper, fixed-threshold, hmvisor, random"];
+        let allowed = &["vtmm, terrace, vtmm-paper, fixed-threshold, hmvisor, random"];
         refused(MINIMAL, "slow = \"32GiB\"\n", &with(policy), key, allowed);
     }
 }
