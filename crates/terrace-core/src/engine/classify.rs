@@ -32,8 +32,8 @@ impl Vm {
         // A round that only plans leaves all as it is.
         if !self.rounds.plans_only() {
             self.place.end_round(&mut self.pages, &room);
+            self.rounds.times.ranked_at = Some(now);
         }
-        self.rounds.times.ranked_at = Some(now);
         let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
         self.spend_pace(&proposal.flows);

@@ -180,7 +180,8 @@ impl Vm {
             // Pages do not rest in the queue then.
             _ if self.divides_rounds(config) => format!(
                 "{} parts in turn by windows of {} ms, every page re-armed",
-                config.scan_parts, config.window_ms
+                config.scan_parts,
+                self.rhythm(config).window.as_millis()
             ),
             Observe::GuestScan | Observe::PmlLog => {
                 format!("multi-level queue up to level {}", config.max_level)
