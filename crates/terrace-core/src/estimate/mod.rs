@@ -10,7 +10,9 @@ mod histogram;
 mod lists;
 mod random;
 mod rates;
+mod scale;
 mod spans;
+mod step;
 mod threshold;
 
 pub use histogram::Histogram;
@@ -18,7 +20,8 @@ pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, mov
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub use rates::Seen;
-pub(crate) use rates::{Averages, Behind, PER_SECOND, rate_of};
+pub(crate) use rates::{Averages, Behind};
+pub(crate) use scale::{PER_SECOND, Rate, rate_of};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 
