@@ -18,7 +18,7 @@ pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, mov
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub use rates::Seen;
-pub(crate) use rates::{Averages, Behind, PER_SECOND, rate_of};
+pub(crate) use rates::{Averages, Behind, PER_SECOND, degree_of, fine_of, rate_of, rate_of_fine};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 

@@ -161,7 +161,7 @@ trait Framed {
 
 impl Framed for PartAnswer {
     fn framed(self) -> Vec<u8> {
-        encode(&Response::Scanned(Passed::Part(Box::new(self)))).unwrap()
+        encode(&Response::Scanned(Passed::Part(Box::new(self)), Vec::new())).unwrap()
     }
 }
 
@@ -296,7 +296,7 @@ fn ask(
         discover: false,
     };
     let until = monotonic_now().after(SECONDS);
-    match worker.scan(Pass::Part(request), vcpu(), until, (false, 1), timeout)? {
+    match worker.scan(Pass::Part(request), vcpu(), until, (false, 1, false), timeout).map(|(passed, _)| passed)? {
         Passed::Part(answer) => Ok(*answer),
         Passed::All(_) => panic!("an answer about all"),
     }
