@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::provision::{CollapseRequest, ProviderQuery, SizeOrder, SizesAnswer};
 use crate::{
-    Gfn, OrderId, PartRequest, PlanId, Protection, ProviderId, RequestId, ScanRequest, Space, TierId, VmId,
+    Gfn, OrderId, PartRequest, PlanId, Protection, ProviderId, RequestId, ScanRequest, Space,
+    TierId, VmId,
 };
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their

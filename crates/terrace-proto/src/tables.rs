@@ -36,7 +36,9 @@ impl TableFrame {
     /// Most tables that are named of a VM of so many pages.
     #[must_use]
     pub fn most(pages: u64) -> usize {
-        usize::try_from(pages / Self::SHARE).unwrap_or(usize::MAX).max(16)
+        usize::try_from(pages / Self::SHARE)
+            .unwrap_or(usize::MAX)
+            .max(16)
     }
 
     /// Whether these can be tables of a VM of so many pages: ascending, within its memory, not too many.
@@ -44,7 +46,9 @@ impl TableFrame {
     pub fn fit(frames: &[Self], pages: u64) -> bool {
         frames.len() <= Self::most(pages)
             && frames.is_sorted_by(|a, b| a.frame < b.frame)
-            && frames.last().is_none_or(|last| u64::from(last.frame) < pages)
+            && frames
+                .last()
+                .is_none_or(|last| u64::from(last.frame) < pages)
     }
 
     /// Makes one of what several passes over parts named, in ascending order: an upper table is named by each, with the leaves of its part.
@@ -85,7 +89,10 @@ mod tests {
 
     #[test]
     fn of_too_many_tables_the_hottest_stay() {
-        let mut all: Vec<_> = (0..100_u32).rev().map(|i| table(i, (i % 10 + 1) as u16)).collect();
+        let mut all: Vec<_> = (0..100_u32)
+            .rev()
+            .map(|i| table(i, (i % 10 + 1) as u16))
+            .collect();
         TableFrame::bound(&mut all, 20);
         assert_eq!(all.len(), 20);
         assert!(all.iter().all(|t| t.accessed >= 9));

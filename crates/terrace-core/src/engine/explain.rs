@@ -108,9 +108,8 @@ impl Vm {
                     "a page table of level {level} in use; of those that lead to other tables one moves at a time, to {first}, and stays there"
                 );
             } else {
-                text += &format!(
-                    "; a page table of level {level}, whose rate is that of its leaves"
-                );
+                text +=
+                    &format!("; a page table of level {level}, whose rate is that of its leaves");
             }
         }
         if self.has_rates() && page.known {

@@ -58,7 +58,8 @@ pub(crate) struct TableRanks {
 impl TableRanks {
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.named.capacity() * size_of::<TableFrame>() + self.tables.capacity() * size_of::<Table>()
+        self.named.capacity() * size_of::<TableFrame>()
+            + self.tables.capacity() * size_of::<Table>()
     }
 
     /// The level of the table in a unit, if one in use is there.

@@ -25,7 +25,10 @@ fn host_with(tables: TablePlace) -> Host {
     let mut config = config(PolicyName::Terrace);
     config.tables = tables;
     let mut h = Host::new(config, &[4 * PAGES, 4 * PAGES]);
-    h.arrive(spec(1, PAGES, FAST), Box::new(|page, _| (page % 10 == 3, false)));
+    h.arrive(
+        spec(1, PAGES, FAST),
+        Box::new(|page, _| (page % 10 == 3, false)),
+    );
     let guest = h.guests.get_mut(&VmId(1)).expect("a guest");
     for frame in TABLES {
         let level = if UPPERS.contains(&frame) { 2 } else { 1 };
@@ -69,7 +72,11 @@ fn tables_in_slow_memory_come_to_fast_memory_and_stay_while_they_are_hot() {
     h.run_until(Tick(120 * SECOND));
     assert_eq!(h.on_fast(1, is_table), all);
     let moves = plans(&h).concat();
-    assert_eq!(moves.iter().filter(|gfn| is_table(**gfn)).count() as u64, all, "each once");
+    assert_eq!(
+        moves.iter().filter(|gfn| is_table(**gfn)).count() as u64,
+        all,
+        "each once"
+    );
     assert!(h.used(0) <= FAST, "they count as the VM's");
 }
 
@@ -84,7 +91,10 @@ fn tables_stay_and_are_not_asked_for_if_the_configuration_says_so() {
 fn policies_without_rates_do_not_ask_for_tables() {
     for policy in [PolicyName::Vtmm, PolicyName::Hmvisor] {
         let mut h = Host::new(config(policy), &[4 * PAGES, 4 * PAGES]);
-        h.arrive(spec(1, PAGES, FAST), Box::new(|page, _| (page % 10 == 3, false)));
+        h.arrive(
+            spec(1, PAGES, FAST),
+            Box::new(|page, _| (page % 10 == 3, false)),
+        );
         h.run_until(Tick(20 * SECOND));
         assert_eq!(asks(&h), 0, "{policy:?}");
     }
@@ -94,7 +104,10 @@ fn policies_without_rates_do_not_ask_for_tables() {
 fn upper_tables_move_one_at_a_time_each_in_a_plan_of_its_own() {
     let mut h = host_with(TablePlace::First);
     h.run_until(Tick(20 * SECOND));
-    let with: Vec<_> = plans(&h).into_iter().filter(|plan| plan.iter().any(|gfn| is_upper(*gfn))).collect();
+    let with: Vec<_> = plans(&h)
+        .into_iter()
+        .filter(|plan| plan.iter().any(|gfn| is_upper(*gfn)))
+        .collect();
     assert_eq!(with.len(), 3);
     assert!(with.iter().all(|plan| plan.len() == 1), "{with:?}");
 }
@@ -104,7 +117,10 @@ fn a_table_that_is_hot_no_more_makes_room_for_data() {
     let mut h = host_with(TablePlace::First);
     h.run_until(Tick(20 * SECOND));
     let guest = h.guests.get_mut(&VmId(1)).expect("a guest");
-    guest.tables.values_mut().for_each(|table| table.accessed = 0);
+    guest
+        .tables
+        .values_mut()
+        .for_each(|table| table.accessed = 0);
     // More hot data than fast memory holds.
     guest.heat = Box::new(|page, _| (page % 10 < 5, false));
     h.run_until(Tick(300 * SECOND));
@@ -118,7 +134,15 @@ fn a_page_that_a_user_table_maps_is_ranked_by_its_own_bits_whatever_is_named() {
     let guest = h.guests.get_mut(&VmId(1)).expect("a guest");
     // Pages that nobody touches, by their tables in heavy use.
     guest.tables = (2000..2032)
-        .map(|frame| (frame, NamedTable { mapped: true, ..leaf_table(512) }))
+        .map(|frame| {
+            (
+                frame,
+                NamedTable {
+                    mapped: true,
+                    ..leaf_table(512)
+                },
+            )
+        })
         .collect();
     h.run_until(Tick(60 * SECOND));
     let cold = |page: u64| (2000..2032).contains(&page) && page % 10 != 3;
@@ -134,7 +158,9 @@ fn beside(tables: u32) -> (u64, u64) {
         h.arrive(spec(vm, PAGES, FAST), Box::new(heat));
     }
     let guest = h.guests.get_mut(&VmId(2)).expect("a guest");
-    guest.tables = (0..tables).map(|frame| (frame * 7 % 4096, leaf_table(u16::MAX))).collect();
+    guest.tables = (0..tables)
+        .map(|frame| (frame * 7 % 4096, leaf_table(u16::MAX)))
+        .collect();
     h.run_until(Tick(120 * SECOND));
     assert!(h.on_fast(2, |_| true) <= FAST);
     (h.on_fast(1, |page| page % 10 == 3), h.on_fast(1, |_| true))
@@ -157,7 +183,15 @@ fn tables_that_change_between_scans_move_no_more_than_the_budget_of_rounds() {
         let level = 1 + u8::try_from(second % 5).expect("small");
         let frames = (0..32).map(|i| (i * 97 + second * 131) % 4096);
         guest.tables = frames
-            .map(|frame| (frame, NamedTable { level, ..leaf_table(512) }))
+            .map(|frame| {
+                (
+                    frame,
+                    NamedTable {
+                        level,
+                        ..leaf_table(512)
+                    },
+                )
+            })
             .collect();
     }
     h.run_until(Tick(120 * SECOND));
@@ -180,12 +214,21 @@ fn tables_that_were_not_asked_for_or_cannot_be_are_counted_and_change_nothing() 
     };
     let counters = |h: &Host| h.engine().vm(VmId(1)).expect("a VM").counters;
     let before = counters(&h).stale_answers;
-    let table = TableFrame { frame: 1, accessed: 1, level: 1 };
+    let table = TableFrame {
+        frame: 1,
+        accessed: 1,
+        level: 1,
+    };
     h.session.hear(h.now, answer(999_999, vec![table]));
     assert_eq!(counters(&h).stale_answers, before + 1);
     // The pass that ends the next round's last window.
     loop {
-        let asked = h.log().iter().rev().take(2).any(|r| matches!(r.1, Record::Action(Action::NameTables(_))));
+        let asked = h
+            .log()
+            .iter()
+            .rev()
+            .take(2)
+            .any(|r| matches!(r.1, Record::Action(Action::NameTables(_))));
         if asked {
             break;
         }
@@ -196,8 +239,13 @@ fn tables_that_were_not_asked_for_or_cannot_be_are_counted_and_change_nothing() 
         _ => None,
     });
     let before = counters(&h).malformed_answers;
-    let beyond = TableFrame { frame: u32::MAX, ..table };
-    h.session.hear(h.now, answer(id.expect("a scan"), vec![table, beyond]));
-    h.session.hear(h.now, answer(id.expect("a scan"), vec![table, table]));
+    let beyond = TableFrame {
+        frame: u32::MAX,
+        ..table
+    };
+    h.session
+        .hear(h.now, answer(id.expect("a scan"), vec![table, beyond]));
+    h.session
+        .hear(h.now, answer(id.expect("a scan"), vec![table, table]));
     assert_eq!(counters(&h).malformed_answers, before + 2);
 }

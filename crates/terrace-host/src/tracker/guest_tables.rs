@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
 use terrace_proto::{
-    PAGE_SIZE, Pass, Passed, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, TableFrame, Tick, VmId,
+    PAGE_SIZE, Pass, Passed, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, TableFrame,
+    Tick, VmId,
 };
 
 use terrace_sys::monotonic_now;

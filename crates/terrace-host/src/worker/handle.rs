@@ -310,7 +310,10 @@ fn answer_limit(span: u64) -> usize {
     let words = usize::try_from(span.div_ceil(64)).unwrap_or(usize::MAX / 64);
     // A table takes nine bytes at most.
     let tables = TableFrame::most(span).saturating_mul(9);
-    words.saturating_mul(40).saturating_add(tables).saturating_add(SLACK)
+    words
+        .saturating_mul(40)
+        .saturating_add(tables)
+        .saturating_add(SLACK)
 }
 
 /// Whether an answer is one to this request about this VM. Each bitmap keeps its own invariants.
@@ -471,11 +474,18 @@ mod tests {
         full.known = PageBitmap::full(1 << 16);
         full.accessed = full.known.clone();
         full.written = Some(full.known.clone());
-        let frame =
-            terrace_proto::worker::encode(&Response::Scanned(Passed::All(Box::new(full)), vec![
-                TableFrame { frame: u32::MAX, accessed: u16::MAX, level: 5 };
+        let frame = terrace_proto::worker::encode(&Response::Scanned(
+            Passed::All(Box::new(full)),
+            vec![
+                TableFrame {
+                    frame: u32::MAX,
+                    accessed: u16::MAX,
+                    level: 5
+                };
                 TableFrame::most(1 << 16)
-            ])).unwrap();
+            ],
+        ))
+        .unwrap();
         assert!(frame.len() <= answer_limit(1 << 16));
     }
 }

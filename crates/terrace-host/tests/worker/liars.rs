@@ -296,7 +296,16 @@ fn ask(
         discover: false,
     };
     let until = monotonic_now().after(SECONDS);
-    match worker.scan(Pass::Part(request), vcpu(), until, (false, 1, false), timeout).map(|(passed, _)| passed)? {
+    match worker
+        .scan(
+            Pass::Part(request),
+            vcpu(),
+            until,
+            (false, 1, false),
+            timeout,
+        )
+        .map(|(passed, _)| passed)?
+    {
         Passed::Part(answer) => Ok(*answer),
         Passed::All(_) => panic!("an answer about all"),
     }

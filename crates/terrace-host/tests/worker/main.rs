@@ -385,7 +385,16 @@ fn parts_of_the_tables_are_scanned_alone() {
             discover: false,
         };
         let until = monotonic_now().after(SECONDS);
-        match worker.scan(Pass::Part(request), vcpu(), until, (false, 1, false), SECONDS).map(|(passed, _)| passed) {
+        match worker
+            .scan(
+                Pass::Part(request),
+                vcpu(),
+                until,
+                (false, 1, false),
+                SECONDS,
+            )
+            .map(|(passed, _)| passed)
+        {
             Ok(Passed::Part(answer)) => *answer,
             other => panic!("{other:?}"),
         }

@@ -24,9 +24,17 @@ fn scanner() -> Scanner {
 
 fn named(memory: &SimulatedMemory) -> Vec<(u32, u8, u16)> {
     let mut scanner = scanner();
-    scanner.scan(memory, paging(4, 1), &[Gfn(1)], &request(false, Rearm::None));
+    scanner.scan(
+        memory,
+        paging(4, 1),
+        &[Gfn(1)],
+        &request(false, Rearm::None),
+    );
     let tables = scanner.take_tables();
-    tables.iter().map(|t| (t.frame, t.level, t.accessed)).collect()
+    tables
+        .iter()
+        .map(|t| (t.frame, t.level, t.accessed))
+        .collect()
 }
 
 #[test]
@@ -84,7 +92,10 @@ fn a_guest_that_calls_all_its_pages_tables_has_as_many_named_as_fit() {
     let before = snapshot(&memory);
     let named = named(&memory);
     assert_eq!(named.len(), TableFrame::most(FRAMES));
-    assert!(named.iter().filter(|t| t.1 == 1).all(|t| t.0 > 960), "{named:?}");
+    assert!(
+        named.iter().filter(|t| t.1 == 1).all(|t| t.0 > 960),
+        "{named:?}"
+    );
     assert_eq!(snapshot(&memory), before, "to name tables writes nothing");
 }
 

@@ -316,8 +316,14 @@ impl Host {
             accessed: table.accessed,
         });
         let mut frames: Vec<TableFrame> = frames.collect();
-        TableFrame::bound(&mut frames, TableFrame::most(self.guests[&space.vm()].tier.len() as u64));
-        self.after(ns, Event::Tables(Box::new(TablesAnswer { id, space, frames })));
+        TableFrame::bound(
+            &mut frames,
+            TableFrame::most(self.guests[&space.vm()].tier.len() as u64),
+        );
+        self.after(
+            ns,
+            Event::Tables(Box::new(TablesAnswer { id, space, frames })),
+        );
     }
 
     /// Carries out the plans that the kernel did not begin yet, and all later ones at once.
@@ -497,7 +503,9 @@ impl Guest {
                 Some(data) => data[usize::try_from(page).unwrap()],
                 None => Some(page),
             };
-            let table = u32::try_from(page).ok().and_then(|page| self.tables.get(&page));
+            let table = u32::try_from(page)
+                .ok()
+                .and_then(|page| self.tables.get(&page));
             let data = data.filter(|_| table.is_none_or(|table| table.mapped));
             answer.known.put(page, data.is_some());
             let load = |data| (self.heat)(data, self.scans);

@@ -143,7 +143,11 @@ fn check_tables(named: &[TableFrame], stats: ScanStats, asked: bool) {
     assert!(TableFrame::fit(named, FRAMES));
     assert!(named.len() as u64 <= stats.tables && (asked || named.is_empty()));
     assert!(named.iter().all(|t| u64::from(t.frame) < TABLES));
-    assert!(named.iter().all(|t| t.accessed > 0 && (1..=5).contains(&t.level)));
+    assert!(
+        named
+            .iter()
+            .all(|t| t.accessed > 0 && (1..=5).contains(&t.level))
+    );
     let leaves = named.iter().filter(|t| t.level == 1);
     let accessed: u64 = leaves.map(|t| u64::from(t.accessed)).sum();
     assert!(accessed <= stats.accessed, "leaves that no table has");
