@@ -10,7 +10,8 @@ use std::time::Duration;
 use terrace_host::worker::{WorkerCommand, WorkerError, WorkerHandle};
 use terrace_proto::worker::{Request, Response, body_len, decode, encode};
 use terrace_proto::{
-    Part, PartAnswer, PartCell, PartRequest, Pass, Passed, RequestId, ScanStats, Space, VmId,
+    Part, PartAnswer, PartCell, PartRequest, Pass, Passed, RequestId, ScanStats, Space, TableFrame,
+    VmId,
 };
 use terrace_sys::monotonic_now;
 
@@ -131,6 +132,19 @@ const LIES: [(&str, Lie, &str); 19] = [
             .framed()
         },
         "an answer to request",
+    ),
+    (
+        "tables-that-nobody-asked-for",
+        |a| {
+            let table = TableFrame {
+                frame: 1,
+                accessed: 1,
+                level: 1,
+            };
+            let passed = Passed::Part(Box::new(a));
+            encode(&Response::Scanned(passed, vec![table])).unwrap()
+        },
+        "page tables that are none",
     ),
     (
         "a-search",
