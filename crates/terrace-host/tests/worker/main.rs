@@ -449,7 +449,7 @@ fn registers_that_are_too_old_start_no_walk() {
             Pass::All(request(Rearm::All, false)),
             vcpu(),
             until,
-            (false, 1),
+            (false, 1, false),
             SECONDS,
         )
     };
@@ -457,7 +457,7 @@ fn registers_that_are_too_old_start_no_walk() {
     let too_old =
         matches!(&failure, WorkerError::Scan(f) if f.reason.contains("too long ago") && !f.fatal);
     assert!(too_old, "{failure}");
-    let Ok(Passed::All(answer)) = scan(monotonic_now().after(SECONDS)) else {
+    let Ok((Passed::All(answer), _)) = scan(monotonic_now().after(SECONDS)) else {
         panic!("registers of now are believed");
     };
     assert_eq!(
