@@ -24,6 +24,7 @@ pub mod scan;
 mod scan_part;
 pub mod sharing;
 pub mod snapshot;
+mod tables;
 pub mod tick;
 pub mod worker;
 
@@ -43,4 +44,5 @@ pub use sharing::{
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
     SpeedRights,
 };
+pub use tables::{TableFrame, TablesAnswer};
 pub use tick::Tick;

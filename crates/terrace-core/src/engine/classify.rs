@@ -34,10 +34,13 @@ impl Vm {
         self.want(shared);
         let room = self.room(now, shared);
         // A round that only plans leaves all as it is.
-        if !self.rounds.plans_only() {
+        let ends = !self.rounds.plans_only();
+        if ends {
+            self.lift_tables();
             self.place.end_round(&mut self.pages, &room);
             self.rounds.times.ranked_at = Some(now);
         }
+        self.lay_tables(room.seen, ends);
         let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
         self.rounds.worth.saves_ns = proposal.saves_ns;
         let unit_pages = self.pages.ram().unit().base_pages();

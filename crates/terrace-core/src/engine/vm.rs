@@ -17,6 +17,7 @@ use super::pool::FastSize;
 use super::rhythm::Rhythm;
 use super::rounds::Rounds;
 use super::settings::Settings;
+use super::tables::TableRanks;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
 use crate::estimate::{Averages, Estimator};
@@ -53,6 +54,8 @@ pub(crate) struct Observer {
     pub ages: Option<Box<AgeScans>>,
     /// Blocks whose pages the round's scans do not distinguish.
     pub coarse: CoarseBlocks,
+    /// The guest's page tables, if they are placed.
+    pub tables: TableRanks,
 }
 
 impl Observer {
@@ -63,6 +66,7 @@ impl Observer {
             demand: Demand::new(observe, ram, config),
             ages: None,
             coarse: CoarseBlocks::default(),
+            tables: TableRanks::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub use rates::Seen;
 pub(crate) use rates::{Averages, Behind};
-pub(crate) use scale::{PER_SECOND, Rate, rate_of};
+pub(crate) use scale::{PER_SECOND, Rate, fine_of, rate_of, rate_of_fine};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 

@@ -28,7 +28,6 @@ pub(crate) fn rate_of(degree: u8) -> Rate {
 }
 
 /// The rate that two bytes stand for: a step, and 256ths of the way to the next one.
-#[cfg(test)]
 pub(crate) fn rate_of_fine(fine: u16) -> Rate {
     let [part, degree] = fine.to_le_bytes();
     let (from, part) = (rate_of(degree), u64::from(part));
@@ -50,6 +49,11 @@ pub(crate) fn position(rate: Rate) -> u32 {
         _ => (rate << 16) / LEAST,
     };
     u32::try_from(position).map_or(MOST, |position| position.min(MOST))
+}
+
+/// The two bytes for a rate, rounded down.
+pub(crate) fn fine_of(rate: Rate) -> u16 {
+    rounded(position(rate), 0)
 }
 
 /// The last place on the scale.

@@ -18,3 +18,4 @@ mod ram_changed;
 mod rates;
 mod rounds;
 mod sizes_and_tiers;
+mod tables;
