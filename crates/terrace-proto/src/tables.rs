@@ -89,10 +89,12 @@ mod tests {
 
     #[test]
     fn of_too_many_tables_the_hottest_stay() {
+        let accessed = (1..=10_u16).cycle();
         let mut all: Vec<_> = (0..100_u32)
-            .rev()
-            .map(|i| table(i, (i % 10 + 1) as u16))
+            .zip(accessed)
+            .map(|(i, n)| table(i, n))
             .collect();
+        all.reverse();
         TableFrame::bound(&mut all, 20);
         assert_eq!(all.len(), 20);
         assert!(all.iter().all(|t| t.accessed >= 9));

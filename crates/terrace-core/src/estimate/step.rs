@@ -118,7 +118,7 @@ impl Step {
         }
         let at = usize::from(then);
         let (from, to) = (row.long[at], row.long[at + 1]);
-        let between = (to - from) * u32::from(part) >> 8;
+        let between = ((to - from) * u32::from(part)) >> 8;
         (recent, rounded(from + between, fine))
     }
 

@@ -5,7 +5,7 @@ use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
     PageBitmap, PageCode, PageResult, PageSize, Part, PartAnswer, PartCell, PartRequest,
     PlacementReport, PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats,
-    Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    TableFrame, TablesAnswer, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -284,6 +284,8 @@ impl World {
             | Action::Answer(_)
             | Action::LetGo(_)
             | Action::Collapse(_)
+            // Tables are named with an answer, or not.
+            | Action::NameTables(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}
@@ -346,6 +348,7 @@ impl World {
     }
 
     fn say_known(&mut self, request: &ScanRequest) {
+        self.say_tables(request);
         let Some(guest) = self.guests.get(&request.space.vm()) else {
             return;
         };
@@ -367,6 +370,31 @@ impl World {
             huge_leaf: PageBitmap::new(1),
             stats: ScanStats::default(),
         })));
+    }
+
+    /// Names any pages as page tables, asked or not, of any heat and level; at times more than there may be.
+    fn say_tables(&mut self, request: &ScanRequest) {
+        let Some(guest) = self.guests.get(&request.space.vm()) else {
+            return;
+        };
+        let span = u32::try_from(guest.spec.span_pages()).unwrap();
+        let d = &mut self.dice;
+        let bad = u32::from(d.below(20) == 0);
+        let mut number = |most: u64| d.below(most + 1);
+        let every = number(64).max(1);
+        let frames = (0..span + bad).filter(|_| number(every) == 0);
+        let frames: Vec<u32> = frames.collect();
+        let frames = frames.into_iter().map(|frame| TableFrame {
+            frame,
+            accessed: u16::try_from(number(65_535)).unwrap(),
+            level: u8::try_from(number(255)).unwrap(),
+        });
+        let frames = frames.collect();
+        self.feed(Event::Tables(TablesAnswer {
+            id: request.id,
+            space: request.space,
+            frames,
+        }));
     }
 
     /// The same about a part: in order or not, of the part that was asked for or of another one.
