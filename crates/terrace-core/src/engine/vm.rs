@@ -53,6 +53,8 @@ pub(crate) struct Observer {
     pub ages: Option<Box<AgeScans>>,
     /// Blocks whose pages the round's scans do not distinguish.
     pub coarse: CoarseBlocks,
+    /// When samples last came.
+    pub sampled_at: Option<Tick>,
 }
 
 impl Observer {
@@ -63,6 +65,7 @@ impl Observer {
             demand: Demand::new(observe, ram, config),
             ages: None,
             coarse: CoarseBlocks::default(),
+            sampled_at: None,
         }
     }
 }

@@ -10,6 +10,7 @@ mod histogram;
 mod lists;
 mod random;
 mod rates;
+mod samples;
 mod spans;
 mod threshold;
 
@@ -19,6 +20,8 @@ pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub use rates::Seen;
 pub(crate) use rates::{Averages, Behind, PER_SECOND, rate_of};
+pub use samples::SamplePeriod;
+pub(crate) use samples::{Sampled, end_round};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 

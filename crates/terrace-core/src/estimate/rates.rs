@@ -134,7 +134,7 @@ impl Behind {
 }
 
 /// Adds so much time under windows, within so much time, to what an average has that goes back so far; gives the new one's part, of 65,536.
-fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64, u64)) -> u64 {
+pub(super) fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64, u64)) -> u64 {
     let back = u128::from(back_ns.max(1));
     let left = u128::from(*behind_ns) * back / (back + u128::from(since));
     let all = (left + u128::from(watched)).max(1);
@@ -189,7 +189,7 @@ impl Averages {
     }
 
     /// Rates by reads and writes: a square of one more than the windows.
-    fn rates(self, seen: Seen) -> Vec<Rate> {
+    pub(super) fn rates(self, seen: Seen) -> Vec<Rate> {
         let n = u64::from(seen.windows);
         let (read, write) = (u64::from(self.weights.0), u64::from(self.weights.1));
         let mut rates = Vec::new();
@@ -262,12 +262,12 @@ fn roots(rate: Rate, ns: u64) -> u128 {
 }
 
 /// An average with a part of 65,536 of something new.
-fn mix(old: Rate, new: Rate, part: u64) -> Rate {
+pub(super) fn mix(old: Rate, new: Rate, part: u64) -> Rate {
     (old * (65_536 - part) + new * part) >> 16
 }
 
 /// An even chance for a unit at a time.
-fn chance(seed: u64, at: u64, unit: u64) -> u64 {
+pub(super) fn chance(seed: u64, at: u64, unit: u64) -> u64 {
     let mut x = (unit ^ at.rotate_left(32) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x >> 32

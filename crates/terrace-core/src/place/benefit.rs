@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::collect::collect;
 use super::ranked::rank;
 use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
-use crate::estimate::{Averages, Behind, Estimator, Histogram, PER_SECOND, rate_of};
+use crate::estimate::{Averages, Behind, Estimator, Histogram, PER_SECOND, end_round, rate_of};
 use crate::pages::Pages;
 
 /// Bounds of a window.
@@ -115,7 +115,8 @@ fn clear_roots(pages: u64) -> u128 {
 
 impl PlaceStage for BenefitPlace {
     fn end_round(&mut self, pages: &mut Pages, room: &Room) {
-        self.averages.end_round(pages, room.seen, &mut self.behind);
+        let misses = end_round(self.averages, pages, room.seen, &mut self.behind);
+        self.worth.misses = misses.unwrap_or(self.worth.misses);
         let (histogram, _) = Histogram::with_spans(pages, Estimator::Rates, 0);
         let ranking = rank(&histogram, room, self.rule());
         self.clear_roots = clear_roots(ranking.known);

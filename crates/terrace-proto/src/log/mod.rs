@@ -203,6 +203,7 @@ impl Record {
                 Event::GuestMoves(e) => body(EVENT + 33, e),
                 Event::GuestNodes(e) => body(EVENT + 34, e),
                 Event::ScannedPart(e) => body(EVENT + 35, e),
+                Event::Samples(e) => body(EVENT + 36, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -230,7 +231,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 35;
+        const EVENT_LAST: u16 = EVENT + 36;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -269,7 +270,8 @@ impl Record {
                 32 => of(b, |e| Self::Event(Event::GuestWalks(e))),
                 33 => of(b, |e| Self::Event(Event::GuestMoves(e))),
                 34 => of(b, |e| Self::Event(Event::GuestNodes(e))),
-                _ => of(b, |e| Self::Event(Event::ScannedPart(e))),
+                35 => of(b, |e| Self::Event(Event::ScannedPart(e))),
+                _ => of(b, |e| Self::Event(Event::Samples(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -12,6 +12,7 @@ mod machine;
 mod memory;
 mod recorder;
 pub mod result;
+mod samples;
 mod setup;
 mod sharing;
 mod sizes;
@@ -88,6 +89,8 @@ struct Reports {
     needs: u64,
     /// Of the nodes of guests that move their own pages.
     nodes: u64,
+    /// Of samples.
+    samples: u64,
 }
 
 /// A simulation under way.
@@ -107,6 +110,8 @@ pub struct Simulation {
     rounds: Vec<u64>,
     /// The fast size that the engine knows of each VM whose guest moves its pages between sized nodes, bytes; 0: none.
     fast_sizes: Vec<u64>,
+    /// The sampling of each VM for the engine.
+    sampled: Vec<samples::Sampled>,
     /// Most bytes of state seen: of the engine, and in all.
     state: (u64, u64),
 }
@@ -250,6 +255,7 @@ impl Simulation {
         self.follow_nodes();
         events.extend(self.observe_demand());
         events.extend(self.report_needs());
+        events.extend(self.report_samples());
         self.tell_engine(events);
         self.keep_working_sets();
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
