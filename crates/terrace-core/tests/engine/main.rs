@@ -17,4 +17,5 @@ mod pool;
 mod ram_changed;
 mod rates;
 mod rounds;
+mod samples;
 mod sizes_and_tiers;

@@ -3,9 +3,9 @@
 use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
-    PageBitmap, PageCode, PageResult, PageSize, Part, PartAnswer, PartCell, PartRequest,
-    PlacementReport, PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats,
-    Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    PageBitmap, PageCode, PageResult, PageSamples, PageSize, Part, PartAnswer, PartCell,
+    PartRequest, PlacementReport, PlanId, RamRange, RequestId, Samples, ScanAnswer, ScanFailure,
+    ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -192,7 +192,7 @@ impl World {
     /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
-        let event = match self.dice.below(8) {
+        let event = match self.dice.below(10) {
             0 => Event::Moved(MoveReport {
                 id: PlanId(1_000_000 + id),
                 vm,
@@ -224,6 +224,7 @@ impl World {
             4 => Event::Moved(self.report_by_another(vm)),
             5 => self.some_faults(vm),
             6 => self.some_statistics(vm),
+            7 | 8 => self.some_samples(vm),
             _ => Event::BackingChanged(BackingChange {
                 vm,
                 block: u64::MAX - id,
@@ -251,6 +252,29 @@ impl World {
             written: Some(vec![u64::MAX]),
             stats: most_of_all(),
         }
+    }
+
+    /// Samples of anything, in any number.
+    fn some_samples(&mut self, vm: VmId) -> Event {
+        let d = &mut self.dice;
+        let mut number = |most: u64| match d.below(8) {
+            0 => most,
+            1 => 0,
+            _ => d.below(400),
+        };
+        let small = |n: u64| u32::try_from(n).unwrap();
+        let pages = (0..number(3000) % 3001).map(|_| PageSamples {
+            gfn: Gfn(number(u64::MAX)),
+            reads: small(number(u64::from(u32::MAX))),
+            writes: small(number(u64::from(u32::MAX))),
+        });
+        let pages = pages.collect();
+        Event::Samples(Samples {
+            vm,
+            period: small(number(u64::from(u32::MAX))),
+            over_ns: number(u64::MAX).saturating_mul(1_000_000),
+            pages,
+        })
     }
 
     /// Right plan, wrong VM.

@@ -23,6 +23,8 @@ const MOST_BITS_NS: u128 = 600_000_000_000;
 const PRIOR_ROUNDS: u64 = 2;
 /// What is older counts less by one in so many in each round.
 const FADING: i128 = 16;
+/// Averages over so many times a round's samples say how much samples vary.
+const SETTLED: u64 = 64;
 /// Most that samples vary by, as multiple of chance.
 const MOST_VARIANCE: u64 = 64;
 
@@ -184,6 +186,10 @@ impl Evidence {
         fade(&mut self.bits.1, FADING, bits.beyond());
         // Errors of rounds add up by their squares: a fourth of their sum is about that of sixteen rounds.
         fade(&mut self.bits.2, FADING, error / 4);
+        if behind_ns < round_ns.saturating_mul(SETTLED) {
+            // Their own error by chance is the larger one.
+            return;
+        }
         let both = tally.both;
         let error = 2 * u128::from(both.of_expected) * u128::from(ONE);
         let error = i128::try_from(error.isqrt()).unwrap_or(0);

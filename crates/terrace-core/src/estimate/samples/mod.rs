@@ -32,6 +32,9 @@ const BITS_BACK_NS: u64 = 20_000_000_000;
 const SAMPLES_BACK_NS: u64 = 600_000_000_000;
 /// Rounds without a sample after which bits are alone again.
 const MOST_SILENT: u8 = 8;
+/// Averages by both are nearer to what is expected of a unit the less was sampled: differences are as sure as those of plain ones over so
+/// many times the time.
+const SURE: u64 = 6;
 /// One sample; numbers of samples are multiples of a 4,096th.
 const ONE: u64 = 1 << 12;
 /// Difference of a round's samples from what is expected that is a change: six standard deviations, as the square of
@@ -219,10 +222,28 @@ impl Sampled {
         self.take_all(averages.seed, pages, &step, (raw_ns, &mut tally));
         self.evidence
             .learn(&tally, listed, raw_ns, self.held.all_ns());
+        if std::env::var_os("DEBUG_SAMPLES").is_some() {
+            eprintln!(
+                "r {} m {:.2} one {:.2} X {:.3}s E {:.3}s raw {:.4}s n {} exposure {} folded {} window {} since {} ev {:?}",
+                self.rounds,
+                self.evidence.misses_256ths() as f64 / 256.,
+                self.evidence.one() as f64 / 4096.,
+                self.held.bits_ns as f64 / 1e9,
+                self.held.samples_ns as f64 / 1e9,
+                raw_ns as f64 / 1e9,
+                self.list.samples(),
+                listed >> 8,
+                folded >> 8,
+                seen.window_ns / 1000000,
+                seen.since_ns / 1000000,
+                self.evidence
+            );
+        }
         self.rounds += 1;
         self.list.clear();
         behind.recent_ns = self.bits_behind_ns;
-        behind.long_ns = self.held.all_ns();
+        // What chance alone makes stand out is taken back by bits already.
+        behind.long_ns = self.held.all_ns().saturating_mul(SURE);
     }
 
     /// What the round does to each unit's averages.
