@@ -79,7 +79,7 @@ pub struct Output {
 }
 
 /// Times of the next reports to the engine, ns of the full-size machine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Reports {
     /// Of free memory.
     memory: u64,
@@ -90,7 +90,7 @@ struct Reports {
     /// Of the nodes of guests that move their own pages.
     nodes: u64,
     /// Of samples.
-    samples: u64,
+    samples: samples::Due,
 }
 
 /// A simulation under way.
@@ -110,8 +110,6 @@ pub struct Simulation {
     rounds: Vec<u64>,
     /// The fast size that the engine knows of each VM whose guest moves its pages between sized nodes, bytes; 0: none.
     fast_sizes: Vec<u64>,
-    /// The sampling of each VM for the engine.
-    sampled: Vec<samples::Sampled>,
     /// Most bytes of state seen: of the engine, and in all.
     state: (u64, u64),
 }

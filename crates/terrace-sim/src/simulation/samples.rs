@@ -21,10 +21,18 @@ const BUFFER: usize = 340;
 
 /// The sampling of a VM for the engine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sampled {
+struct Sampled {
     period: SamplePeriod,
     /// When the last report was due, ns; 0: none was.
     since: u64,
+}
+
+/// Reports that are due, and the sampling of each VM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Due {
+    /// When, ns of the full-size machine.
+    at: u64,
+    of: Vec<Sampled>,
 }
 
 /// Whether the engine makes use of samples of a VM.
@@ -38,12 +46,14 @@ impl Simulation {
     pub(super) fn report_samples(&mut self) -> Vec<Event> {
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
         let mut events = Vec::new();
-        if !self.scenario.host.samples || now < self.due.samples {
+        if !self.scenario.host.samples || now < self.due.samples.at {
             return events;
         }
-        self.due.samples = now + EVERY;
+        let due = &mut self.due.samples;
+        due.at = now + EVERY;
+        due.of.resize(self.vms.len(), Sampled::default());
         let costs = self.machine.costs();
-        for (vm, sampled) in self.vms.iter_mut().zip(&mut self.sampled) {
+        for (vm, sampled) in self.vms.iter_mut().zip(&mut due.of) {
             if !has_use(vm) || vm.ended().is_some() {
                 continue;
             }

@@ -105,7 +105,6 @@ pub(super) fn simulation(
         working_sets: vec![WorkingSets::default(); vms.len()],
         rounds: vec![0; vms.len()],
         fast_sizes: vec![0; vms.len()],
-        sampled: vec![Default::default(); vms.len()],
         state: (0, 0),
         vms,
         scenario: scenario.clone(),

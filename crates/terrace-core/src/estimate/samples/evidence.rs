@@ -135,15 +135,13 @@ impl Evidence {
         }
     }
 
-    fn is_believed(&self) -> bool {
+    /// Whether most samples are of units that are touched.
+    pub fn is_believed(&self) -> bool {
         2 * self.unseen.0 <= self.unseen.1
     }
 
     /// What a sample counts for, 4,096ths of one.
     pub fn one(&self) -> u64 {
-        if !self.is_believed() {
-            return 0;
-        }
         let (found, beyond) = self.both;
         match found {
             ..=0 => ONE,
@@ -171,8 +169,7 @@ impl Evidence {
             return;
         }
         self.learn_misses(tally, exposure);
-        fade(&mut self.unseen.0, FADING, tally.unseen.into());
-        fade(&mut self.unseen.1, FADING, tally.samples.into());
+        self.hear_again(tally);
         self.rounds += 1;
         if self.rounds < 2 {
             // Nothing was expected before.
@@ -197,6 +194,20 @@ impl Evidence {
         let own = i128::from(both.expected) * i128::from(round_ns) / i128::from(behind_ns.max(1));
         fade(&mut self.both.0, FADING, both.found.into());
         fade(&mut self.both.1, FADING, both.beyond() - own - error / 4);
+    }
+
+    /// Forgets all but whether the source is believed.
+    pub fn forget(&mut self) {
+        *self = Self {
+            unseen: self.unseen,
+            ..Self::default()
+        };
+    }
+
+    /// Learns of a round only whether it was of units that are touched.
+    pub fn hear_again(&mut self, tally: &Tally) {
+        fade(&mut self.unseen.0, FADING, tally.unseen.into());
+        fade(&mut self.unseen.1, FADING, tally.samples.into());
     }
 
     fn learn_misses(&mut self, tally: &Tally, exposure: u64) {

@@ -52,7 +52,12 @@ pub(crate) fn end_round(
         averages.end_round(pages, seen, behind);
         return None;
     };
-    sampled.end_round(averages, pages, seen, behind);
+    if sampled.evidence.is_believed() {
+        sampled.end_round(averages, pages, seen, behind);
+    } else {
+        sampled.watch(pages, seen, behind);
+        averages.end_round(pages, seen, behind);
+    }
     let misses = sampled.evidence.misses();
     if sampled.silent < MOST_SILENT {
         pages.sampled = Some(sampled);
@@ -174,7 +179,7 @@ impl Sampled {
     pub(crate) fn hear(&mut self, samples: Vec<(u32, u32)>, exposure: u64, long: &mut [u16]) {
         let one = self.evidence.one();
         let over = Over::ns(self.held.all_ns());
-        let may_fold = self.held.samples_ns > 0 && one > 0;
+        let may_fold = self.held.samples_ns > 0;
         let mut fold = |unit: u32, n: u64, at: u64| {
             let Some(long) = long.get_mut(unit as usize) else {
                 return;
@@ -244,6 +249,43 @@ impl Sampled {
         behind.recent_ns = self.bits_behind_ns;
         // What chance alone makes stand out is taken back by bits already.
         behind.long_ns = self.held.all_ns().saturating_mul(SURE);
+    }
+
+    /// Takes nothing of a source that is not believed, but whether it goes on like that. Averages are those of bits again.
+    fn watch(&mut self, pages: &mut Pages, seen: Seen, behind: &mut Behind) {
+        if seen.windows == 0 || seen.window_ns == 0 {
+            return;
+        }
+        if self.rounds > 0 {
+            for (recent, long) in pages.queue.iter().zip(&mut pages.long) {
+                *long = fine_of(rate_of(*recent), 0);
+            }
+            behind.long_ns = self.bits_behind_ns;
+            (self.held, self.exposure, self.bits_behind_ns) = (Held::default(), 0, 0);
+            self.rounds = 0;
+            self.evidence.forget();
+        }
+        let (listed, _) = self.list.exposures();
+        self.silent = if listed == 0 {
+            self.silent.saturating_add(1)
+        } else {
+            0
+        };
+        let mut tally = Tally::default();
+        for (unit, n) in self.list.iter() {
+            let at = unit as usize;
+            let touched =
+                [&pages.reads, &pages.writes, &pages.queue].map(|all| all.get(at) != Some(&0));
+            let is_known = pages
+                .flags
+                .get(at)
+                .is_some_and(|places| places & flags::KNOWN != 0);
+            if is_known {
+                tally.add(n * ONE, (0, 0), 0, touched == [false; 3]);
+            }
+        }
+        self.evidence.hear_again(&tally);
+        self.list.clear();
     }
 
     /// What the round does to each unit's averages.
