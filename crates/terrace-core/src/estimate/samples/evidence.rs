@@ -228,6 +228,6 @@ fn misses(samples: i128, expected: i128) -> u64 {
 fn expected(touches: u128, exposure: u64) -> i128 {
     // The time at 256 misses for 256 touches.
     let ns = u128::from(watched_ns(256, exposure));
-    let count = (touches >> 8).saturating_mul(ns) / (1_000_000_000 << (20 - 12 - 8));
+    let count = (touches >> 8).saturating_mul(ns) / 1_000_000_000;
     i128::try_from(count).unwrap_or(i128::MAX >> 16)
 }

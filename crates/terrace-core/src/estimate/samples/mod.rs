@@ -227,23 +227,6 @@ impl Sampled {
         self.take_all(averages.seed, pages, &step, (raw_ns, &mut tally));
         self.evidence
             .learn(&tally, listed, raw_ns, self.held.all_ns());
-        if std::env::var_os("DEBUG_SAMPLES").is_some() {
-            eprintln!(
-                "r {} m {:.2} one {:.2} X {:.3}s E {:.3}s raw {:.4}s n {} exposure {} folded {} window {} since {} ev {:?}",
-                self.rounds,
-                self.evidence.misses_256ths() as f64 / 256.,
-                self.evidence.one() as f64 / 4096.,
-                self.held.bits_ns as f64 / 1e9,
-                self.held.samples_ns as f64 / 1e9,
-                raw_ns as f64 / 1e9,
-                self.list.samples(),
-                listed >> 8,
-                folded >> 8,
-                seen.window_ns / 1000000,
-                seen.since_ns / 1000000,
-                self.evidence
-            );
-        }
         self.rounds += 1;
         self.list.clear();
         behind.recent_ns = self.bits_behind_ns;
