@@ -1,4 +1,4 @@
-//! Samples of the host's counters for the engine: what its PMU finds of a VM's misses, ten times a second.
+//! Samples of the host's counters for the engine: what its PMU finds of a VM's misses, twenty times a second.
 //!
 //! Loads that miss the last-level cache are sampled. Stores are not: the counters know all stores, not those that miss.
 //! Each record costs the vCPU what it costs every mechanism here, and the host's processors the work on it; both count
@@ -15,7 +15,7 @@ use crate::machine::costs::Costs;
 use crate::machine::pmu::Pmu;
 
 /// Time between two reports, ns of the full-size machine.
-const EVERY: u64 = 100_000_000;
+const EVERY: u64 = 50_000_000;
 /// Records that a buffer takes: one of 64 KiB, as the kernel's.
 const BUFFER: usize = 340;
 

@@ -3,7 +3,7 @@
 //! Responsible for: how often each unit was sampled since the round began, and over what time. It leaves to others: what
 //! becomes of a unit's samples when the list is full, and when the round ends.
 
-/// Bounds of the number of units in the list: 8 bytes each, half a byte for each of the VM's, and 1 MiB at most.
+/// Bounds of the number of units in the list: 8 bytes each, a third of a byte for each of the VM's, and 1 MiB at most.
 const UNITS: (usize, usize) = (256, 1 << 17);
 /// Most samples of a unit.
 const MOST: u32 = u16::MAX as u32;
@@ -25,7 +25,7 @@ impl List {
     pub fn new(units: usize) -> Self {
         Self {
             units: Vec::new(),
-            most: (units / 16).clamp(UNITS.0, UNITS.1),
+            most: (units / 24).clamp(UNITS.0, UNITS.1),
             exposure: 0,
             folded: 0,
             folds: 0,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_folded_and_none_is_counted_twice() {
-        let mut list = List::new(1 << 12);
+        let mut list = List::new(6000);
         let mut folded = std::collections::BTreeMap::new();
         for round in 0..40_u32 {
             let batch = (0..100).map(|i| ((i * 37 + round * 11) % 1000, 1 + i % 2));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn without_averages_to_fold_into_what_does_not_fit_is_lost_with_its_time() {
-        let mut list = List::new(1 << 12);
+        let mut list = List::new(6000);
         let none: Option<&mut fn(u32, u64, u64)> = None;
         list.take_in((0..200).map(|unit| (unit, 1)).collect(), 256, none);
         let none: Option<&mut fn(u32, u64, u64)> = None;

@@ -30,6 +30,8 @@ use crate::pages::{Pages, flags};
 const BITS_BACK_NS: u64 = 20_000_000_000;
 /// The same of samples, ns.
 const SAMPLES_BACK_NS: u64 = 600_000_000_000;
+/// Most times as far apart as without samples that rounds become.
+const MOST_APART: u64 = 8;
 /// Rounds without a sample after which bits are alone again.
 const MOST_SILENT: u8 = 8;
 /// Averages by both are nearer to what is expected of a unit the less was sampled: differences are as sure as those of plain ones over so
@@ -172,6 +174,14 @@ impl Sampled {
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.list.heap_bytes()
+    }
+
+    /// How many times as far apart rounds may be as without samples, because bits weigh little beside them.
+    pub(crate) fn rounds_apart(&self) -> u64 {
+        match self.evidence.is_believed() {
+            true => (self.held.samples_ns / self.held.bits_ns.max(1) / 4).clamp(1, MOST_APART),
+            false => 1,
+        }
     }
 
     /// Takes samples in: how often each unit was sampled, and the time over which they were taken for each miss that one stands for,
