@@ -163,6 +163,7 @@ fn nonsense_is_counted_and_changes_nothing() {
     h.after(1, event(1, 0, 1));
     h.after(1, event(1, u64::MAX, u64::MAX));
     h.after(1, event(u32::MAX, u64::MAX, PAGES));
+    h.run_until(Tick(11 * SECOND));
     assert_eq!(malformed(&h) - before, 4);
     h.run_until(Tick(40 * SECOND));
     assert!(h.on_fast(1, hot) > HOT * 9 / 10);

@@ -36,8 +36,7 @@ impl List {
         self.units.capacity() * size_of::<(u32, u32)>()
     }
 
-    /// Takes samples in. What does not fit is folded: handed on at once, unit by unit; or it is lost, and the time over
-    /// which it was taken with it.
+    /// Takes samples in. What does not fit is folded: handed on at once, unit by unit; or, without averages to fold it into, thinned out.
     pub fn take_in(
         &mut self,
         mut samples: Vec<(u32, u32)>,
@@ -58,6 +57,7 @@ impl List {
             return;
         }
         let Some(fold) = fold else {
+            self.thin_out(samples, exposure);
             return;
         };
         self.folds += 1;
@@ -76,6 +76,26 @@ impl List {
         for (unit, n) in samples {
             fold(unit, n.min(MOST).into(), self.folds);
         }
+    }
+
+    /// Takes one in so many samples, as if the period had been longer, so that all units have the same chance.
+    fn thin_out(&mut self, mut samples: Vec<(u32, u32)>, exposure: u64) {
+        let room = (self.most - self.units.len()) as u64;
+        let all: u64 = samples.iter().map(|(_, n)| u64::from(*n)).sum();
+        if room == 0 {
+            return;
+        }
+        let one_in = all / room + 1;
+        let mut before = 0;
+        samples.retain_mut(|(_, n)| {
+            let until = before + u64::from(*n);
+            let taken = until / one_in - before / one_in;
+            before = until;
+            *n = u32::try_from(taken).unwrap_or(MOST);
+            taken > 0
+        });
+        self.merge(&samples);
+        self.exposure = self.exposure.saturating_add(exposure / one_in).min(1 << 56);
     }
 
     /// Merges units from behind, so that none is moved twice.
@@ -150,12 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn without_averages_to_fold_into_what_does_not_fit_is_lost_with_its_time() {
+    fn without_averages_to_fold_into_what_does_not_fit_is_thinned_out_with_its_time() {
         let mut list = List::new(6000);
         let none: Option<&mut fn(u32, u64, u64)> = None;
         list.take_in((0..200).map(|unit| (unit, 1)).collect(), 256, none);
         let none: Option<&mut fn(u32, u64, u64)> = None;
         list.take_in((200..400).map(|unit| (unit, 1)).collect(), 256, none);
-        assert_eq!((list.samples(), list.exposures()), (200, (256, 0)));
+        // One in four: there is room for 56.
+        assert_eq!((list.samples(), list.exposures()), (250, (256 + 64, 0)));
     }
 }

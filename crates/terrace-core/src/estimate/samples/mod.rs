@@ -54,7 +54,10 @@ pub(crate) fn end_round(
         averages.end_round(pages, seen, behind);
         return None;
     };
-    if sampled.evidence.is_believed() {
+    if !sampled.has_any() {
+        averages.end_round(pages, seen, behind);
+        sampled.silent = sampled.silent.saturating_add(1);
+    } else if sampled.evidence.is_believed() {
         sampled.end_round(averages, pages, seen, behind);
     } else {
         sampled.watch(pages, seen, behind);
@@ -174,6 +177,11 @@ impl Sampled {
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.list.heap_bytes()
+    }
+
+    /// Whether some sample counts.
+    fn has_any(&self) -> bool {
+        self.list.exposures() != (0, 0) || self.exposure > 0
     }
 
     /// How many times as far apart rounds may be as without samples, because bits weigh little beside them.
