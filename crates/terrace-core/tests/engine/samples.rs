@@ -122,8 +122,8 @@ fn a_source_that_names_pages_which_nobody_touches_is_not_believed() {
 
 #[test]
 fn samples_that_cease_leave_bits_alone_again() {
-    let mut h = host(|page| if hot(page) { 20.0 } else { 0.2 });
-    // At first the samples agree with what the bits do not say.
+    let mut h = host(|page| if hot(page) { 20.0 } else { 3.0 });
+    // Bits say the opposite.
     run(&mut h, 20, |page| if hot(page) { 5.0 } else { 50.0 });
     let before = h.on_fast(1, hot);
     h.run_until(Tick(120 * SECOND));

@@ -192,7 +192,7 @@ impl World {
     /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
-        let event = match self.dice.below(10) {
+        let event = match self.dice.below(8) {
             0 => Event::Moved(MoveReport {
                 id: PlanId(1_000_000 + id),
                 vm,
@@ -224,7 +224,7 @@ impl World {
             4 => Event::Moved(self.report_by_another(vm)),
             5 => self.some_faults(vm),
             6 => self.some_statistics(vm),
-            7 | 8 => self.some_samples(vm),
+            7 if id % 2 == 0 => self.some_samples(vm),
             _ => Event::BackingChanged(BackingChange {
                 vm,
                 block: u64::MAX - id,

@@ -66,6 +66,8 @@ pub(crate) fn end_round(
     let misses = sampled.evidence.misses();
     if sampled.silent < MOST_SILENT {
         pages.sampled = Some(sampled);
+    } else {
+        sampled.leave(pages, behind);
     }
     misses
 }
@@ -186,7 +188,7 @@ impl Sampled {
 
     /// How many times as far apart rounds may be as without samples, because bits weigh little beside them.
     pub(crate) fn rounds_apart(&self) -> u64 {
-        match self.evidence.is_believed() {
+        match self.evidence.is_believed() && self.silent == 0 {
             true => (self.held.samples_ns / self.held.bits_ns.max(1) / 4).clamp(1, MOST_APART),
             false => 1,
         }
@@ -252,20 +254,26 @@ impl Sampled {
         behind.long_ns = self.held.all_ns().saturating_mul(SURE);
     }
 
+    /// Makes averages those of bits again.
+    fn leave(&mut self, pages: &mut Pages, behind: &mut Behind) {
+        if self.rounds == 0 {
+            return;
+        }
+        for (recent, long) in pages.queue.iter().zip(&mut pages.long) {
+            *long = fine_of(rate_of(*recent), 0);
+        }
+        behind.long_ns = self.bits_behind_ns;
+        (self.held, self.exposure, self.bits_behind_ns) = (Held::default(), 0, 0);
+        self.rounds = 0;
+        self.evidence.forget();
+    }
+
     /// Takes nothing of a source that is not believed, but whether it goes on like that. Averages are those of bits again.
     fn watch(&mut self, pages: &mut Pages, seen: Seen, behind: &mut Behind) {
         if seen.windows == 0 || seen.window_ns == 0 {
             return;
         }
-        if self.rounds > 0 {
-            for (recent, long) in pages.queue.iter().zip(&mut pages.long) {
-                *long = fine_of(rate_of(*recent), 0);
-            }
-            behind.long_ns = self.bits_behind_ns;
-            (self.held, self.exposure, self.bits_behind_ns) = (Held::default(), 0, 0);
-            self.rounds = 0;
-            self.evidence.forget();
-        }
+        self.leave(pages, behind);
         let (listed, _) = self.list.exposures();
         self.silent = if listed == 0 {
             self.silent.saturating_add(1)
