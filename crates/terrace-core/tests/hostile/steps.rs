@@ -255,8 +255,9 @@ impl World {
     }
 
     /// Samples of anything, in any number.
-    fn some_samples(&mut self, vm: VmId) -> Event {
-        let d = &mut self.dice;
+    fn some_samples(&self, vm: VmId) -> Event {
+        // Its own dice: what else happens stays the same.
+        let mut d = self.dice.clone();
         let mut number = |most: u64| match d.below(8) {
             0 => most,
             1 => 0,

@@ -114,7 +114,7 @@ impl In {
 
     #[inline]
     fn count(self, rate: Rate) -> u64 {
-        u64::try_from(u128::from(rate) * self.0 >> 32).unwrap_or(u64::MAX)
+        u64::try_from((u128::from(rate) * self.0) >> 32).unwrap_or(u64::MAX)
     }
 }
 
@@ -129,14 +129,14 @@ impl Over {
 
     #[inline]
     fn rate(self, count: u64) -> Rate {
-        let rate = u128::from(count.min(1 << 52)) * self.0 >> 32;
+        let rate = (u128::from(count.min(1 << 52)) * self.0) >> 32;
         u64::try_from(rate).unwrap_or(u64::MAX).min(1 << 40)
     }
 }
 
 /// Time that so many misses for a touch (in 256ths) make of time for a miss (in 256ths), ns.
 fn watched_ns(misses: u64, exposure: u64) -> u64 {
-    let ns = u128::from(misses) * u128::from(exposure) >> 16;
+    let ns = (u128::from(misses) * u128::from(exposure)) >> 16;
     u64::try_from(ns).unwrap_or(u64::MAX).min(1 << 50)
 }
 
@@ -312,7 +312,7 @@ impl Sampled {
         let one = self.evidence.one();
         let of_round = |exposure: u64| exposure / ONE * one + exposure % ONE * one / ONE;
         self.exposure = (self.exposure >> 16) * samples_left
-            + ((self.exposure & 0xffff) * samples_left >> 16)
+            + (((self.exposure & 0xffff) * samples_left) >> 16)
             + of_round(listed)
             + of_round(folded);
         let misses = self.evidence.misses_256ths();
