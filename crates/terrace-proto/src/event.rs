@@ -8,8 +8,8 @@ use crate::provision::{
 use crate::{
     AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestNodes, GuestWalks, HostMemory,
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
-    PAGES_PER_HUGE, PageSize, PartAnswer, PlanId, ProviderId, RequestId, ScanAnswer, SpeedRights,
-    TablesAnswer, TierId, VmId, VmStatistics,
+    PAGES_PER_HUGE, PageSize, PartAnswer, PlanId, ProviderId, RequestId, Samples, ScanAnswer,
+    SpeedRights, TablesAnswer, TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -89,6 +89,8 @@ pub enum Event {
     GuestNodes(GuestNodes),
     /// The page tables that a pass found in use; the pass's own answer follows.
     Tables(Box<TablesAnswer>),
+    /// Single accesses of a VM, by its processor's counters or by its agent.
+    Samples(Samples),
 }
 
 /// A run of guest RAM (guest physical space has holes).

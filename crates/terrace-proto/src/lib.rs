@@ -20,6 +20,7 @@ pub mod log;
 pub mod printable;
 pub mod provision;
 pub mod ranges;
+pub mod samples;
 pub mod scan;
 mod scan_part;
 pub mod sharing;
@@ -37,6 +38,7 @@ pub use event::{
 };
 pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
+pub use samples::{MAX_SAMPLED_PAGES, PageSamples, Samples};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
 pub use scan_part::{NoPart, Part, PartAnswer, PartCell, PartRequest, Pass, Passed};
 pub use sharing::{

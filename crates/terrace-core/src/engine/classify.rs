@@ -120,6 +120,9 @@ impl Vm {
         };
         let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
         let paid = paid.saturating_mul(1 << worth.doublings);
+        // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare.
+        let sampled = self.pages.sampled.as_ref();
+        let paid = paid.saturating_mul(sampled.map_or(1, |sampled| sampled.rounds_apart()));
         // A worker's word for what it cost ends no VM's rounds.
         Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }

@@ -34,6 +34,7 @@ pub mod refusal;
 mod rhythm;
 mod round;
 mod rounds;
+mod samples;
 mod scan_cpu;
 mod settings;
 mod show;
@@ -211,6 +212,9 @@ impl Engine {
             Event::MemoryTraffic(seen) => self.with(seen.vm, |vm, _| vm.size.traffic(now, seen)),
             Event::GuestMoves(m) => self.with(m.vm, |vm, shared| vm.set_by_guest(now, &m, shared)),
             Event::GuestNodes(n) => self.with(n.vm, |vm, shared| vm.set_nodes(now, &n, shared)),
+            Event::Samples(s) => {
+                self.with(s.vm, |vm, shared| vm.sampled(now, &s, &shared.config));
+            }
             Event::MemoryRights(_)
             | Event::MemoryNeed(_)
             | Event::MemoryTiers(_)

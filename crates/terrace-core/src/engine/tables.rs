@@ -162,7 +162,7 @@ fn mixed(now: Option<u64>, then: Option<u16>) -> u16 {
         (Some(now), None) => now,
         (None, then) => then.unwrap_or(0) / 2,
     };
-    fine_of(next)
+    fine_of(next, 0)
 }
 
 impl Vm {

@@ -56,6 +56,8 @@ pub(crate) struct Observer {
     pub coarse: CoarseBlocks,
     /// The guest's page tables, if they are placed.
     pub tables: TableRanks,
+    /// When samples last came.
+    pub sampled_at: Option<Tick>,
 }
 
 impl Observer {
@@ -67,6 +69,7 @@ impl Observer {
             ages: None,
             coarse: CoarseBlocks::default(),
             tables: TableRanks::default(),
+            sampled_at: None,
         }
     }
 }

@@ -118,7 +118,7 @@ impl Behind {
 }
 
 /// Adds so much time under windows, within so much time, to what an average has that goes back so far; gives the new one's part, of 65,536.
-fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64, u64)) -> u64 {
+pub(super) fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64, u64)) -> u64 {
     let back = u128::from(back_ns.max(1));
     let left = u128::from(*behind_ns) * back / (back + u128::from(since));
     let all = (left + u128::from(watched)).max(1);
@@ -162,7 +162,7 @@ impl Averages {
     }
 
     /// Rates by reads and writes: a square of one more than the windows.
-    fn rates(self, seen: Seen) -> Vec<Rate> {
+    pub(super) fn rates(self, seen: Seen) -> Vec<Rate> {
         let n = u64::from(seen.windows);
         let (read, write) = (u64::from(self.weights.0), u64::from(self.weights.1));
         let mut rates = Vec::new();

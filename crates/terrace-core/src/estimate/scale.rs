@@ -51,9 +51,27 @@ pub(crate) fn position(rate: Rate) -> u32 {
     u32::try_from(position).map_or(MOST, |position| position.min(MOST))
 }
 
-/// The two bytes for a rate, rounded down.
-pub(crate) fn fine_of(rate: Rate) -> u16 {
-    rounded(position(rate), 0)
+/// The byte for a rate, rounded by a chance from 0 to 65,535.
+pub(crate) fn degree_of(rate: Rate, chance: u64) -> u8 {
+    step_of(
+        position(rate),
+        u32::try_from(chance >> 8 & 255).unwrap_or(0),
+    )
+}
+
+/// The two bytes for a rate, rounded by a chance from 0 to 65,535.
+pub(crate) fn fine_of(rate: Rate, chance: u64) -> u16 {
+    rounded(
+        position(rate),
+        u32::try_from(chance >> 8 & 255).unwrap_or(0),
+    )
+}
+
+/// The step for a place, rounded by a chance from 0 to 255.
+#[inline]
+pub(crate) fn step_of(position: u32, chance: u32) -> u8 {
+    let [_, _, step, _] = (position + (chance << 8)).to_le_bytes();
+    step
 }
 
 /// The last place on the scale.

@@ -6,7 +6,7 @@
 //! A row has all that one pair of counts makes of each average. Of pairs few occur, so rows are made as they are needed.
 
 use super::rates::roots;
-use super::scale::{Rate, position, rate_of, rounded};
+use super::scale::{Rate, position, rate_of, rounded, step_of};
 
 /// Difference of the roots of two numbers of touches that is a change, in 16ths: six standard deviations, because each page is asked in each round.
 const SURPRISE_ROOTS: u64 = 48;
@@ -156,14 +156,7 @@ fn within(by_step: &[u64], root: u64, (below, above): (u64, u64)) -> (u8, u8) {
     (step(least), step(most.saturating_sub(1)))
 }
 
-/// The step for a place, rounded by a chance from 0 to 255.
-#[inline]
-fn step_of(position: u32, chance: u32) -> u8 {
-    let [_, _, step, _] = (position + (chance << 8)).to_le_bytes();
-    step
-}
-
 /// An average with a part of 65,536 of something new.
-fn mix(old: Rate, new: Rate, part: u64) -> Rate {
+pub(super) fn mix(old: Rate, new: Rate, part: u64) -> Rate {
     (old * (65_536 - part) + new * part) >> 16
 }

@@ -14,7 +14,9 @@ use super::collect::collect;
 use super::likely::Likely;
 use super::ranked::rank;
 use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
-use crate::estimate::{Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, rate_of};
+use crate::estimate::{
+    Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, end_round, rate_of,
+};
 use crate::pages::Pages;
 
 /// Bounds of a window.
@@ -126,7 +128,8 @@ impl BenefitPlace {
 
 impl PlaceStage for BenefitPlace {
     fn end_round(&mut self, pages: &mut Pages, room: &Room) {
-        self.averages.end_round(pages, room.seen, &mut self.behind);
+        let misses = end_round(self.averages, pages, room.seen, &mut self.behind);
+        self.worth.misses = misses.unwrap_or(self.worth.misses);
         self.has_ended = true;
     }
 

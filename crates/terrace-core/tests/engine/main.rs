@@ -17,5 +17,6 @@ mod pool;
 mod ram_changed;
 mod rates;
 mod rounds;
+mod samples;
 mod sizes_and_tiers;
 mod tables;

@@ -3,9 +3,10 @@
 use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
-    PageBitmap, PageCode, PageResult, PageSize, Part, PartAnswer, PartCell, PartRequest,
-    PlacementReport, PlanId, RamRange, RequestId, ScanAnswer, ScanFailure, ScanRequest, ScanStats,
-    TableFrame, TablesAnswer, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    PageBitmap, PageCode, PageResult, PageSamples, PageSize, Part, PartAnswer, PartCell,
+    PartRequest, PlacementReport, PlanId, RamRange, RequestId, Samples, ScanAnswer, ScanFailure,
+    ScanRequest, ScanStats, TableFrame, TablesAnswer, Tick, TierId, TierLimit, TierMemory, VmId,
+    VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -224,6 +225,7 @@ impl World {
             4 => Event::Moved(self.report_by_another(vm)),
             5 => self.some_faults(vm),
             6 => self.some_statistics(vm),
+            7 if id % 2 == 0 => self.some_samples(vm),
             _ => Event::BackingChanged(BackingChange {
                 vm,
                 block: u64::MAX - id,
@@ -251,6 +253,30 @@ impl World {
             written: Some(vec![u64::MAX]),
             stats: most_of_all(),
         }
+    }
+
+    /// Samples of anything, in any number.
+    fn some_samples(&self, vm: VmId) -> Event {
+        // Its own dice: what else happens stays the same.
+        let mut d = self.dice.clone();
+        let mut number = |most: u64| match d.below(8) {
+            0 => most,
+            1 => 0,
+            _ => d.below(400),
+        };
+        let small = |n: u64| u32::try_from(n).unwrap();
+        let pages = (0..number(3000) % 3001).map(|_| PageSamples {
+            gfn: Gfn(number(u64::MAX)),
+            reads: small(number(u64::from(u32::MAX))),
+            writes: small(number(u64::from(u32::MAX))),
+        });
+        let pages = pages.collect();
+        Event::Samples(Samples {
+            vm,
+            period: small(number(u64::from(u32::MAX))),
+            over_ns: number(u64::MAX).saturating_mul(1_000_000),
+            pages,
+        })
     }
 
     /// Right plan, wrong VM.
@@ -390,11 +416,11 @@ impl World {
             level: u8::try_from(number(255)).unwrap(),
         });
         let frames = frames.collect();
-        self.feed(Event::Tables(TablesAnswer {
+        self.feed(Event::Tables(Box::new(TablesAnswer {
             id: request.id,
             space: request.space,
             frames,
-        }));
+        })));
     }
 
     /// The same about a part: in order or not, of the part that was asked for or of another one.

@@ -204,6 +204,7 @@ impl Record {
                 Event::GuestNodes(e) => body(EVENT + 34, e),
                 Event::ScannedPart(e) => body(EVENT + 35, e),
                 Event::Tables(e) => body(EVENT + 36, e),
+                Event::Samples(e) => body(EVENT + 37, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -272,7 +273,8 @@ impl Record {
                 33 => of(b, |e| Self::Event(Event::GuestMoves(e))),
                 34 => of(b, |e| Self::Event(Event::GuestNodes(e))),
                 35 => of(b, |e| Self::Event(Event::ScannedPart(e))),
-                _ => of(b, |e| Self::Event(Event::Tables(e))),
+                36 => of(b, |e| Self::Event(Event::Tables(e))),
+                _ => of(b, |e| Self::Event(Event::Samples(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -76,6 +76,8 @@ pub struct Host {
     pub reserve: f64,
     /// Price of the first tier's memory over the last one's; `None`: as the tiers' prices are.
     pub price_ratio: Option<f64>,
+    /// Whether the processors' counters sample VMs' misses for the engine, under policies that have use for samples.
+    pub samples: bool,
 }
 
 impl Host {
@@ -97,12 +99,13 @@ impl Host {
 #[derive(Debug, Default, Deserialize)]
 #[serde(
     deny_unknown_fields,
-    expecting = "a table [host] of share, reserve and price_ratio"
+    expecting = "a table [host] of share, reserve, price_ratio and samples"
 )]
 pub(super) struct RawHost {
     share: Option<String>,
     reserve: Option<Number>,
     price_ratio: Option<Number>,
+    samples: Option<String>,
 }
 
 impl RawHost {
@@ -122,10 +125,19 @@ impl RawHost {
             );
             return Err(Fault::new("host.price_ratio", what));
         }
+        let samples = match self.samples.as_deref() {
+            None | Some("off") => false,
+            Some("pmu") => true,
+            Some(other) => {
+                let what = format!("\"{other}\" is no source of samples: allowed is off, pmu");
+                return Err(Fault::new("host.samples", what));
+            }
+        };
         Ok(Host {
             share,
             reserve,
             price_ratio,
+            samples,
         })
     }
 }

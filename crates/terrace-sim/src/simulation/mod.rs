@@ -12,6 +12,7 @@ mod machine;
 mod memory;
 mod recorder;
 pub mod result;
+mod samples;
 mod setup;
 mod sharing;
 mod sizes;
@@ -78,7 +79,7 @@ pub struct Output {
 }
 
 /// Times of the next reports to the engine, ns of the full-size machine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Reports {
     /// Of free memory.
     memory: u64,
@@ -88,6 +89,8 @@ struct Reports {
     needs: u64,
     /// Of the nodes of guests that move their own pages.
     nodes: u64,
+    /// Of samples.
+    samples: samples::Due,
 }
 
 /// A simulation under way.
@@ -250,6 +253,7 @@ impl Simulation {
         self.follow_nodes();
         events.extend(self.observe_demand());
         events.extend(self.report_needs());
+        events.extend(self.report_samples());
         self.tell_engine(events);
         self.keep_working_sets();
         let (now, scale) = (self.now().0, self.scenario.machine.scale);

@@ -198,6 +198,8 @@ impl Driver {
             | Event::GuestMoves(_)
             | Event::GuestNodes(_)
             | Event::Collapsed(_) => {}
+            // No policy needs them.
+            Event::Samples(_) => {}
             // Accesses to blocks that the recorded policy protected, and to no others.
             Event::Faulted(_) | Event::Statistics(_) => {}
             Event::RamChanged(change) => {
