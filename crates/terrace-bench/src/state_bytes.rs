@@ -93,6 +93,7 @@ impl StateRun {
             | Action::LetGo(_)
             | Action::Collapse(_)
             | Action::ScanPart(_)
+            | Action::NameTables(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

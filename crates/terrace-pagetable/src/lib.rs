@@ -35,6 +35,7 @@ pub mod linux;
 mod mapped;
 mod marks;
 mod memory;
+mod named;
 mod paging;
 mod pairs;
 mod pass;

@@ -19,6 +19,7 @@ use crate::chunk::{CHUNK, Chunk, Copies, ones};
 use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
 use crate::marks::Marks;
 use crate::memory::{GuestTables, Table};
+use crate::named::Named;
 use crate::paging::Paging;
 use crate::pairs;
 use crate::vectors::{Vectors, fetch};
@@ -95,6 +96,8 @@ pub(crate) struct Pass<'a, M, S, L> {
     pub(crate) path: Path<'a, L>,
     /// The copy of the leaf table at hand, in one place for a whole pass: clearing 4 KiB for each table would cost a twentieth of it.
     pub(crate) copies: Option<Box<Copies>>,
+    /// The tables below which leaves are accessed, if they are asked for.
+    pub(crate) named: Option<&'a mut Named>,
 }
 
 /// The conditions under which a pass may go on.
@@ -208,7 +211,9 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
         if self.visited.insert(frame.0) {
             self.stats.roots += 1;
             self.path.root = frame;
+            let before = self.stats.accessed;
             self.upper_table(table, self.paging.levels());
+            self.name(frame, self.paging.levels(), before);
         } else {
             self.stats.revisited += 1;
         }
@@ -370,6 +375,7 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
             return Ok(true);
         }
         self.path.links.push((slot, entry));
+        let before = self.stats.accessed;
         // A table that is lost below ends the walk of that table alone: its neighbours are in use.
         let left = match level {
             2 => self.leaf_table(table, self.likely_next(next)),
@@ -381,6 +387,7 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
                 self.upper_table(table, level - 1)
             }
         };
+        self.name(entry.frame(), level - 1, before);
         self.path.links.pop();
         if writes && left {
             // Something below keeps its bit, so the next pruned pass has to come by. This table may have been freed
@@ -392,6 +399,18 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
             }
         }
         Ok(left)
+    }
+
+    /// Names the table that the path leads to, if it was walked and leaves below it are accessed: `before` were until then.
+    #[inline]
+    fn name(&mut self, frame: Gfn, level: u8, before: u64) {
+        let found = self.stats.accessed - before;
+        if let Some(named) = &mut self.named
+            && found > 0
+            && self.path.holds().is_ok()
+        {
+            named.add(frame, level, found);
+        }
     }
 
     /// A leaf of 2 MiB or 1 GiB.

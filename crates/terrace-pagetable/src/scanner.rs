@@ -1,10 +1,13 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, Part, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest};
+use terrace_proto::{
+    Gfn, Part, PartAnswer, PartRequest, Rearm, ScanAnswer, ScanRequest, TableFrame,
+};
 
 use crate::bits::Bits;
 use crate::marks::{LeafBits, PartMarks, WholeMarks};
 use crate::memory::GuestTables;
+use crate::named::Named;
 use crate::paging::Paging;
 use crate::pass::{Arm, Guard, Pass, Path};
 use crate::vectors::Vectors;
@@ -30,6 +33,8 @@ pub struct Scanner {
     writes: bool,
     /// The widest of this machine, unless a test says otherwise.
     vectors: Vectors,
+    /// The tables that the last pass named, if it was to.
+    named: Option<Named>,
 }
 
 impl Scanner {
@@ -44,7 +49,19 @@ impl Scanner {
             rearm_blocks: Bits::new(frames.div_ceil(512)),
             writes: false,
             vectors: Vectors::of_this_machine(),
+            named: None,
         }
+    }
+
+    /// Makes passes name the tables below which leaves are accessed, or stops that.
+    pub fn name_tables(&mut self, on: bool) {
+        self.named = on.then(|| Named::new(self.frames));
+    }
+
+    /// The tables that were named since this was last called, the upper ones too, in ascending order of their frames, each of them once for each
+    /// pass; of more than [`TableFrame::most`] those with the most accessed leaves.
+    pub fn take_tables(&mut self) -> Vec<TableFrame> {
+        self.named.as_mut().map_or_else(Vec::new, Named::take)
     }
 
     /// Makes the scanner use other instructions than the widest.
@@ -143,6 +160,7 @@ impl Scanner {
             stats: Default::default(),
             path: Path::new(guard),
             copies: None,
+            named: self.named.as_mut(),
         };
         for root in roots {
             pass.root(*root);
@@ -197,6 +215,7 @@ impl Scanner {
             stats: Default::default(),
             path: Path::new(guard),
             copies: None,
+            named: self.named.as_mut(),
         };
         for root in roots {
             pass.root(*root);

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::provision::{CollapseRequest, ProviderQuery, SizeOrder, SizesAnswer};
 use crate::{
-    Gfn, OrderId, PartRequest, PlanId, Protection, ProviderId, RequestId, ScanRequest, TierId, VmId,
+    Gfn, OrderId, PartRequest, PlanId, Protection, ProviderId, RequestId, ScanRequest, Space,
+    TierId, VmId,
 };
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
@@ -35,6 +36,8 @@ pub enum Action {
     Unprotect(VmId),
     /// Make huge pages of single ones; answered by one `Collapsed`.
     Collapse(CollapseRequest),
+    /// Have the next pass that is asked for over this space name page tables, too; answered by `Tables` before its own answer.
+    NameTables(Space),
 }
 
 impl Action {
@@ -48,6 +51,7 @@ impl Action {
             Self::Move(plan) => Some(plan.vm),
             Self::Protect(protection) => Some(protection.vm),
             Self::Unprotect(vm) => Some(*vm),
+            Self::NameTables(space) => Some(space.vm()),
             Self::QueryProvider(_)
             | Self::Resize(_)
             | Self::Withdraw(..)

@@ -9,7 +9,7 @@ use crate::{
     AgentMemory, FaultReport, Gfn, GuestMemory, GuestMoves, GuestNodes, GuestWalks, HostMemory,
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
     PAGES_PER_HUGE, PageSize, PartAnswer, PlanId, ProviderId, RequestId, Samples, ScanAnswer,
-    SpeedRights, TierId, VmId, VmStatistics,
+    SpeedRights, TablesAnswer, TierId, VmId, VmStatistics,
 };
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
@@ -87,6 +87,8 @@ pub enum Event {
     GuestMoves(GuestMoves),
     /// The tiers of a guest's nodes.
     GuestNodes(GuestNodes),
+    /// The page tables that a pass found in use; the pass's own answer follows.
+    Tables(Box<TablesAnswer>),
     /// Single accesses of a VM, by its processor's counters or by its agent.
     Samples(Samples),
 }

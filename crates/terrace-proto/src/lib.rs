@@ -25,6 +25,7 @@ pub mod scan;
 mod scan_part;
 pub mod sharing;
 pub mod snapshot;
+mod tables;
 pub mod tick;
 pub mod worker;
 
@@ -45,4 +46,5 @@ pub use sharing::{
     MemoryBalance, MemoryNeed, MemoryRights, MemoryStanding, MemoryTiers, MemoryTraffic,
     SpeedRights,
 };
+pub use tables::{TableFrame, TablesAnswer};
 pub use tick::Tick;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Gpa, Pass, Passed, Readings, ScanFailure, Tick};
+use crate::{Gpa, Pass, Passed, Readings, ScanFailure, TableFrame, Tick};
 
 /// Longest frame either side accepts: bitmaps of a 16 TiB VM with room to spare.
 pub const MAX_FRAME: usize = 2 << 30;
@@ -53,6 +53,8 @@ pub enum Request {
         writes: bool,
         /// Number of threads that a pass over all may use; the same one in each request.
         threads: u8,
+        /// Name the page tables below which accessed leaves are found.
+        tables: bool,
     },
 }
 
@@ -89,8 +91,8 @@ pub enum Response {
         /// The reason, for people.
         reason: String,
     },
-    /// A pass is done.
-    Scanned(Passed),
+    /// A pass is done; with the page tables that it names.
+    Scanned(Passed, Vec<TableFrame>),
     /// A pass could not be done.
     ScanFailed(ScanFailure),
 }

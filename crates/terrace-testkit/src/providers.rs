@@ -251,6 +251,7 @@ impl Providers {
             Action::LetGo(_)
             | Action::Scan(_)
             | Action::ScanPart(_)
+            | Action::NameTables(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

@@ -31,6 +31,17 @@ pub enum PoolRelease {
     Always,
 }
 
+/// The place of a guest's page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TablePlace {
+    /// By what their leaves' accesses are worth, which is before the data that they map.
+    #[default]
+    First,
+    /// Where they are.
+    Stay,
+}
+
 /// The engine's parameters. Written by people: validated by [`crate::Engine::new`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -100,6 +111,9 @@ pub struct EngineConfig {
     /// Bytes that the lists of `hmvisor` may name in a second for one VM, in either direction: 4 MiB, which are 1,024
     /// pages of 4 KiB (HMvisor §3.2.1).
     pub list_bytes_per_s: u64,
+    /// The place of guests' page tables under a policy of rates (`terrace`): first. Logs that were recorded before this was there are
+    /// replayed with them where they are.
+    pub tables: TablePlace,
     /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
@@ -170,6 +184,7 @@ impl Default for EngineConfig {
             pool_release: PoolRelease::default(),
             fair_shares: true,
             list_bytes_per_s: 4 << 20,
+            tables: TablePlace::default(),
             cool_down_rounds: 1,
             plan_share_divisor: 4,
             plan_max_pages: 1024,

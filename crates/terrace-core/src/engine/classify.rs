@@ -17,6 +17,10 @@ use crate::estimate::{DEGREES, Estimator, Histogram, Seen};
 use crate::place::{Flow, Room};
 use crate::policy::Estimate;
 
+/// A round repays its scans if its moves are expected to save so many times the CPU time that they took: not all that rounds find is found by one of them.
+const REPAYS: u64 = 4;
+/// The pause after rounds that do not is doubled so often at most: a new hot set is to be found within seconds.
+const MOST_DOUBLINGS: u32 = 3;
 /// The longest pause between rounds of a policy that scans all the time.
 const MOST_REST: Duration = Duration::from_secs(60);
 
@@ -30,11 +34,15 @@ impl Vm {
         self.want(shared);
         let room = self.room(now, shared);
         // A round that only plans leaves all as it is.
-        if !self.rounds.plans_only() {
+        let ends = !self.rounds.plans_only();
+        if ends {
+            self.lift_tables();
             self.place.end_round(&mut self.pages, &room);
             self.rounds.times.ranked_at = Some(now);
         }
+        self.lay_tables(room.seen, ends);
         let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
+        self.rounds.worth.saves_ns = proposal.saves_ns;
         let unit_pages = self.pages.ram().unit().base_pages();
         self.spend_pace(&proposal.flows);
         let (up, down) = self.proposed_pages(&proposal.flows);
@@ -98,13 +106,20 @@ impl Vm {
         }
     }
 
-    /// The pause after a round whose scans took so much CPU time, of a policy that scans all the time.
-    fn rest(&self, now: Tick, round: &Round) -> Duration {
-        if !self.has_rates() {
+    /// The pause after a round whose scans took so much CPU time, of a policy that scans all the time. Rounds whose moves save less than scans take become rarer.
+    fn rest(&mut self, now: Tick, round: &Round) -> Duration {
+        if !self.has_rates() || round.planned.is_some() {
             return Duration::ZERO;
         }
         let took = now.0.saturating_sub(round.started_at.0);
+        let worth = &mut self.rounds.worth;
+        let repays = worth.saves_ns > round.scan.cpu_ns.saturating_mul(REPAYS);
+        worth.doublings = match repays {
+            true => 0,
+            false => MOST_DOUBLINGS.min(worth.doublings + 1),
+        };
         let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
+        let paid = paid.saturating_mul(1 << worth.doublings);
         // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare.
         let sampled = self.pages.sampled.as_ref();
         let paid = paid.saturating_mul(sampled.map_or(1, |sampled| sampled.rounds_apart()));

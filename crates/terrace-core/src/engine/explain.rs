@@ -56,6 +56,13 @@ impl Vm {
         Some(page)
     }
 
+    /// The level of the page table in a page, and whether it is ranked; none if it is none.
+    fn table_level(&self, gfn: Gfn, known: bool) -> Option<(u8, bool)> {
+        let unit = u32::try_from(gfn.0).ok()?;
+        let level = self.observer.tables.level_of(unit)?;
+        Some((level, known))
+    }
+
     /// The level of the multi-level queue, or the list, that a unit's state names.
     fn level(&self, state: u8) -> u8 {
         match self.policy.estimate {
@@ -95,7 +102,17 @@ impl Vm {
                 format!("cold: its degree {degree} is below the threshold {threshold}")
             }
         };
-        if self.has_rates() {
+        if let Some((level, is_known)) = self.table_level(page.gfn, page.known) {
+            if !is_known {
+                text = format!(
+                    "a page table of level {level} in use; of those that lead to other tables one moves at a time, to {first}, and stays there"
+                );
+            } else {
+                text +=
+                    &format!("; a page table of level {level}, whose rate is that of its leaves");
+            }
+        }
+        if self.has_rates() && page.known {
             text += &format!("; touched {} times a second", thousandths(page.degree));
         }
         if self.has_lists() && page.level > 0 {

@@ -38,6 +38,7 @@ mod samples;
 mod scan_cpu;
 mod settings;
 mod show;
+mod tables;
 mod tiers;
 mod turns;
 pub mod view;
@@ -190,6 +191,9 @@ impl Engine {
             Event::ScannedPart(a) => {
                 self.with(a.space.vm(), |vm, shared| vm.scanned_part(now, &a, shared));
             }
+            Event::Tables(a) => {
+                self.with(a.space.vm(), |vm, shared| vm.tables_named(&a, shared));
+            }
             Event::ScanFailed(f) => {
                 self.with(f.vm, |vm, shared| vm.scan_failed(now, &f, shared));
             }
@@ -290,7 +294,7 @@ impl Engine {
                 .map_or(0, |demand| demand.heap_bytes());
             let ages = vm.observer.ages.as_ref();
             let ages = ages.map_or(0, |ages| ages.heap_bytes());
-            let coarse = vm.observer.coarse.heap_bytes();
+            let coarse = vm.observer.coarse.heap_bytes() + vm.observer.tables.heap_bytes();
             let parts = vm.rounds.parts.as_ref();
             let parts = parts.map_or(0, |parts| parts.heap_bytes());
             coarse + parts + vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages

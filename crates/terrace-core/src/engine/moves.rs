@@ -158,6 +158,12 @@ impl Moving {
         into.find_map(|q| q.peek().map(|(unit, _)| unit))
     }
 
+    /// The queue at whose head a unit waits to go to a faster tier.
+    pub fn queue_with(&self, unit: u32) -> Option<usize> {
+        let is_next = |q: &Queue| q.peek().is_some_and(|(next, _)| next == unit);
+        self.queues.iter().position(is_next)
+    }
+
     /// Plans of a round that were not reported yet. Those of earlier rounds are not waited for.
     fn plans_of(&self, round: u64) -> usize {
         self.plans.values().filter(|p| p.round == round).count()
@@ -243,6 +249,11 @@ impl Vm {
         {
             return Issue::Tokens(at);
         }
+        if let Some(flights) = self.take_upper(shared) {
+            self.spend(&flights, shared);
+            self.send(flights, shared);
+            return Issue::Issued;
+        }
         let (mut pages_left, mut bytes_left) = (most_pages, most_bytes);
         let mut flights = Vec::new();
         let mut blocked = None;
@@ -274,7 +285,7 @@ impl Vm {
     }
 
     /// Takes units from one queue while they are allowed; also returns what stopped it.
-    fn drain(
+    pub fn drain(
         &mut self,
         queue: usize,
         pages: u64,
@@ -287,6 +298,9 @@ impl Vm {
             let (to, Some((unit, forced))) = (q.to, q.peek()) else {
                 break;
             };
+            if pages > 1 && self.is_alone(unit) {
+                break;
+            }
             let extent = self.pages.extent(unit);
             let size = extent.len() as u64 * self.pages.unit_bytes();
             match self.check(unit, to, forced, shared) {

@@ -389,6 +389,9 @@ impl Vm {
         } else {
             self.observer.tracker.rearm(&self.pages, window)
         };
+        if window == last {
+            self.ask_for_tables(shared);
+        }
         let request = self.scan(shared, rearm, !full, false);
         self.rounds.phase = Phase::Scanning {
             window,

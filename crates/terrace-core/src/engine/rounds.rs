@@ -59,6 +59,15 @@ pub(crate) struct Times {
     pub ranked_at: Option<Tick>,
 }
 
+/// What a VM's rounds are worth, under a policy that scans all the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundsWorth {
+    /// The time that the moves of the round under way are expected to save, ns.
+    pub saves_ns: u64,
+    /// The pause after a round is doubled so often, because rounds save little.
+    pub doublings: u32,
+}
+
 /// A VM's rounds.
 #[derive(Debug)]
 pub(crate) struct Rounds {
@@ -76,6 +85,7 @@ pub(crate) struct Rounds {
     pub writes_seen_in: u8,
     /// The times of its windows.
     pub times: Times,
+    pub worth: RoundsWorth,
     /// The round under way.
     pub current: Option<Round>,
     /// The last round that ended.
@@ -100,6 +110,7 @@ impl Rounds {
             parts: None,
             writes_seen_in: 0,
             times: Times::default(),
+            worth: RoundsWorth::default(),
             current: None,
             last: None,
             refused: Refusals::default(),

@@ -17,6 +17,7 @@ use super::pool::FastSize;
 use super::rhythm::Rhythm;
 use super::rounds::Rounds;
 use super::settings::Settings;
+use super::tables::TableRanks;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
 use crate::estimate::{Averages, Estimator};
@@ -55,6 +56,8 @@ pub(crate) struct Observer {
     pub coarse: CoarseBlocks,
     /// When samples last came.
     pub sampled_at: Option<Tick>,
+    /// The guest's page tables, if they are placed.
+    pub tables: TableRanks,
 }
 
 impl Observer {
@@ -66,6 +69,7 @@ impl Observer {
             ages: None,
             coarse: CoarseBlocks::default(),
             sampled_at: None,
+            tables: TableRanks::default(),
         }
     }
 }

@@ -11,7 +11,9 @@ mod lists;
 mod random;
 mod rates;
 mod samples;
+mod scale;
 mod spans;
+mod step;
 mod threshold;
 
 pub use histogram::Histogram;
@@ -19,9 +21,10 @@ pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, mov
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
 pub use rates::Seen;
-pub(crate) use rates::{Averages, Behind, PER_SECOND, rate_of};
+pub(crate) use rates::{Averages, Behind};
 pub use samples::SamplePeriod;
 pub(crate) use samples::{Sampled, end_round};
+pub(crate) use scale::{PER_SECOND, Rate, fine_of, rate_of, rate_of_fine};
 pub(crate) use spans::Spans;
 pub(crate) use threshold::lowest as lowest_threshold;
 

@@ -1,6 +1,6 @@
 //! Touches per second of each unit, as averages that outlive rounds.
 //!
-//! Responsible for: what a round's windows say of a rate, and two averages of it per unit, a byte each. It leaves to
+//! Responsible for: what a round's windows say of a rate, two averages of it per unit, and how far chance bends them. It leaves to
 //! others: how long windows are, and what moves ([`crate::place`]).
 //!
 //! A page that is touched λ times a second is found touched in a window of w seconds by the chance 1 - exp(-λw). Of n windows, k of them with a
@@ -10,72 +10,17 @@
 //! The recent average goes back some seconds, the long one minutes. A unit is ranked by the long one, whose noise is least; if the recent one, or a single
 //! round, differs from it by more than chance explains, the unit's load has changed, and the long one begins anew from there.
 //!
-//! Averages are on a logarithmic scale, 8 steps an octave: the recent one is a step, a byte; the long one has 256ths of a step in a second byte, because what is rounded
-//! hundreds of times adds up. What lies between two numbers becomes one of them by a seeded chance, so that small changes are right in the mean and nothing drifts.
+//! A round's step of both averages follows from the unit's counts and its averages alone, so it stands in tables ([`super::step`]).
 
-use crate::pages::Pages;
+use super::scale::{PER_SECOND, Rate, rate_of};
+use super::step::Step;
+use crate::pages::{BLOCK, Pages};
 
-/// Steps of an octave on the scale, and the bounds of each within it, Q16.
-const STEPS: [u64; 9] = [
-    65_536, 71_468, 77_936, 84_990, 92_682, 101_070, 110_218, 120_194, 131_072,
-];
-/// A touch a second as a [`Rate`].
-pub(crate) const PER_SECOND: u64 = 1 << 20;
-/// The least rate but none: once in 68 minutes.
-const LEAST: u64 = 1 << 8;
-/// Difference of the roots of two numbers of touches that is a change, in 16ths: six standard deviations, because each page is asked in each round.
-const SURPRISE_ROOTS: u128 = 48;
-/// The same for what a single round says of a page that is hotter now, and of one that is colder. Loads come in bursts, so a page falls by more than it rises by.
-const RISEN_ROOTS: u128 = 56;
-const FALLEN_ROOTS: u128 = 80;
-
-/// Touches per second, in units of 2^-20.
-pub(crate) type Rate = u64;
-
-/// The rate that a byte of the scale stands for.
-pub(crate) fn rate_of(degree: u8) -> Rate {
-    match degree.checked_sub(1) {
-        None => 0,
-        Some(step) => STEPS[usize::from(step % 8)] << (step / 8) >> 8,
-    }
-}
-
-/// The step for a rate; between two steps either, by a chance from 0 to 65,535 that is drawn evenly.
-pub(crate) fn degree_of(rate: Rate, chance: u64) -> u8 {
-    let fine = u64::from(fine_of(rate, 0));
-    // The fraction of a step decides, which is near enough to that of the rate.
-    let degree = (fine >> 8) + u64::from(chance < (fine & 255) << 8);
-    u8::try_from(degree).unwrap_or(u8::MAX)
-}
-
-/// The rate that a long average stands for: a step, and 256ths of the way to the next one.
-pub(crate) fn rate_of_fine(fine: u16) -> Rate {
-    let [part, degree] = fine.to_le_bytes();
-    let (from, part) = (rate_of(degree), u64::from(part));
-    let to = match degree {
-        u8::MAX => from,
-        _ => rate_of(degree + 1),
-    };
-    from + (((to - from) * part) >> 8)
-}
-
-/// The long average for a rate, rounded by a chance from 0 to 65,535.
-pub(crate) fn fine_of(rate: Rate, chance: u64) -> u16 {
-    // In 65,536ths of a step.
-    let position = match rate.checked_ilog2() {
-        Some(log) if rate >= LEAST => {
-            let octave = log - LEAST.ilog2();
-            let within = rate << 8 >> octave;
-            let step = (1..8).filter(|i| STEPS[*i] <= within).count();
-            let (from, to) = (STEPS[step], STEPS[step + 1]);
-            let part = ((within - from) << 16) / (to - from);
-            (1 + 8 * u64::from(octave) + step as u64) << 16 | part.min(65_535)
-        }
-        _ => (rate << 16) / LEAST,
-    };
-    let fine = (position >> 8) + u64::from(chance >> 8 < position & 255);
-    u16::try_from(fine).unwrap_or(u16::MAX)
-}
+/// The spread that chance makes if touches are independent, in 256ths: two fifths more than that of counts, because a window that was touched
+/// twice counts as one that was touched once.
+const INDEPENDENT: u64 = 256 * 7 / 5;
+/// The most that it is taken for.
+const MOST_SPREAD: u64 = 64 * 256;
 
 /// Times of a round, which its counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -102,14 +47,28 @@ pub(crate) struct Averages {
 }
 
 /// The time under windows that stands behind averages, from which their errors follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
     /// Of the recent ones, ns; what is older counts less.
     pub recent_ns: u64,
     /// Of the long ones, ns.
     pub long_ns: u64,
+    /// Variance of numbers of touches by their mean, in 256ths, as recent averages vary about long ones: 256 for independent touches that are all
+    /// counted; loads that come in bursts have more.
+    pub spread: u64,
     /// Rounds so far.
     rounds: u64,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self {
+            recent_ns: 0,
+            long_ns: 0,
+            spread: INDEPENDENT,
+            rounds: 0,
+        }
+    }
 }
 
 impl Behind {
@@ -131,6 +90,31 @@ impl Behind {
             take_in(&mut self.long_ns, averages.long_ns, round),
         )
     }
+
+    /// Takes in how far recent averages lie from long ones, of some pages.
+    fn note_spread(&mut self, pages: &Pages) {
+        // Long averages that are hardly older would vary with the recent ones.
+        if self.long_ns < 4 * self.recent_ns {
+            return;
+        }
+        // Some thousand pages say it.
+        let step = (pages.units() / 4096).max(1) | 1;
+        let (mut sum, mut of) = (0, 0);
+        for (recent, long) in pages.queue.iter().zip(&pages.long).step_by(step) {
+            let then = roots(rate_of(long.to_le_bytes()[1]), self.recent_ns);
+            // Fewer touches than two, and steps of 9 percent of many, would blur it.
+            if (24..128).contains(&then) {
+                let now = roots(rate_of(*recent), self.recent_ns);
+                sum += now.abs_diff(then).pow(2);
+                of += 1;
+            }
+        }
+        if of >= 64 {
+            // The root of a number varies by a half, and is in 16ths here.
+            let now = (sum * 4 / of).clamp(256, MOST_SPREAD);
+            self.spread = (7 * self.spread + now) / 8;
+        }
+    }
 }
 
 /// Adds so much time under windows, within so much time, to what an average has that goes back so far; gives the new one's part, of 65,536.
@@ -140,19 +124,6 @@ pub(super) fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64,
     let all = (left + u128::from(watched)).max(1);
     *behind_ns = u64::try_from(all).unwrap_or(u64::MAX);
     u64::try_from(u128::from(watched) * 65_536 / all).unwrap_or(65_536)
-}
-
-/// One round's step of all averages.
-struct Step {
-    /// Rates by reads and writes of a unit.
-    seen: Vec<Rate>,
-    windows: usize,
-    recent_part: u64,
-    long_part: u64,
-    /// Windows' time that stands behind the recent average, ns.
-    behind_ns: u64,
-    /// The same of this round alone, ns.
-    watched_ns: u64,
 }
 
 impl Averages {
@@ -167,25 +138,27 @@ impl Averages {
             since_ns: seen.since_ns.min(1 << 50),
             ..seen
         };
-        let (recent_part, long_part) = behind.end_round(self, seen);
-        let step = Step {
-            seen: self.rates(seen),
-            windows: usize::from(seen.windows),
-            recent_part,
-            long_part,
-            behind_ns: behind.recent_ns,
-            watched_ns: seen.window_ns * u64::from(seen.windows),
-        };
+        let parts = behind.end_round(self, seen);
+        let watched_ns = seen.window_ns * u64::from(seen.windows);
+        let mut step = Step::new(
+            self.rates(seen),
+            seen.windows,
+            parts,
+            (behind.recent_ns, watched_ns),
+        );
         behind.rounds += 1;
-        let counts = pages.reads.iter().zip(&pages.writes);
-        let averages = pages.queue.iter_mut().zip(&mut pages.long);
-        for (unit, (counts, (recent, long))) in (0_u64..).zip(counts.zip(averages)) {
-            if (*counts.0 | *counts.1 | *recent) == 0 && *long == 0 {
-                continue;
-            }
-            let chance = chance(self.seed, behind.rounds, unit);
-            step.take((*counts.0, *counts.1), recent, long, chance);
+        // Units draw evenly: each round begins elsewhere.
+        let begun = begun(self.seed, behind.rounds);
+        let counts = pages.reads.chunks(BLOCK).zip(pages.writes.chunks(BLOCK));
+        let averages = pages
+            .queue
+            .chunks_mut(BLOCK)
+            .zip(pages.long.chunks_mut(BLOCK));
+        for (block, ((reads, writes), (recent, long))) in (0_u32..).zip(counts.zip(averages)) {
+            let first = block.wrapping_mul(512).wrapping_add(begun);
+            step.take(first, (reads, writes), (recent, long));
         }
+        behind.note_spread(pages);
     }
 
     /// Rates by reads and writes: a square of one more than the windows.
@@ -214,63 +187,18 @@ impl Averages {
     }
 }
 
-impl Step {
-    #[inline]
-    fn take(&self, (reads, writes): (u8, u8), recent: &mut u8, long: &mut u16, chance: u64) {
-        let (reads, writes) = (usize::from(reads), usize::from(writes));
-        let at = reads * (self.windows + 1) + writes;
-        let Some(&rate) = self.seen.get(at) else {
-            return;
-        };
-        let then = rate_of_fine(*long);
-        let is_full = reads + writes >= self.windows;
-        // A page found in every window is touched at least so often.
-        let at_least = |old: Rate| if is_full { rate.max(old) } else { rate };
-        if self.is_another(at_least(then), then) {
-            *recent = degree_of(rate, chance & 0xffff);
-            *long = fine_of(rate, chance >> 16 & 0xffff);
-            return;
-        }
-        let old = rate_of(*recent);
-        let now = mix(old, at_least(old), self.recent_part);
-        *recent = degree_of(now, chance & 0xffff);
-        let next = match self.is_surprise(now, then) {
-            true => now,
-            false => mix(then, at_least(then), self.long_part),
-        };
-        *long = fine_of(next, chance >> 16 & 0xffff);
-    }
-
-    /// Whether the round alone shows that a page's load is another one.
-    #[inline]
-    fn is_another(&self, now: Rate, then: Rate) -> bool {
-        let (now, then) = (roots(now, self.watched_ns), roots(then, self.watched_ns));
-        now > then + RISEN_ROOTS || then > now + FALLEN_ROOTS
-    }
-
-    /// Whether the averages differ by more than chance: the root of the number of touches in the time behind the recent one varies by a half.
-    #[inline]
-    fn is_surprise(&self, now: Rate, then: Rate) -> bool {
-        roots(now, self.behind_ns).abs_diff(roots(then, self.behind_ns)) > SURPRISE_ROOTS
-    }
-}
-
 /// The root of the number of touches in so much time, in 16ths.
-fn roots(rate: Rate, ns: u64) -> u128 {
+pub(super) fn roots(rate: Rate, ns: u64) -> u64 {
     let second = u128::from(PER_SECOND) * 1_000_000_000;
-    (u128::from(rate) * u128::from(ns) / (second >> 8)).isqrt()
+    let root = (u128::from(rate) * u128::from(ns) / (second >> 8)).isqrt();
+    u64::try_from(root).unwrap_or(u64::MAX)
 }
 
-/// An average with a part of 65,536 of something new.
-pub(super) fn mix(old: Rate, new: Rate, part: u64) -> Rate {
-    (old * (65_536 - part) + new * part) >> 16
-}
-
-/// An even chance for a unit at a time.
-pub(super) fn chance(seed: u64, at: u64, unit: u64) -> u64 {
-    let mut x = (unit ^ at.rotate_left(32) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// The place in the order of chances at which a round begins.
+fn begun(seed: u64, round: u64) -> u32 {
+    let mut x = (round ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x >> 32
+    u32::try_from((x ^ x >> 32) >> 16 & 0xffff_ffff).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -279,6 +207,7 @@ mod tests {
     use terrace_proto::PageSize;
 
     use super::*;
+    use crate::estimate::scale::rate_of_fine;
     use crate::track::tests::pages;
 
     const SECOND: u64 = 1_000_000_000;
@@ -294,6 +223,13 @@ mod tests {
         since_ns: SECOND,
     };
 
+    /// An even chance of 65,536.
+    fn drawn(at: u64, unit: u64) -> u64 {
+        let mut x = (unit ^ at.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x >> 48
+    }
+
     /// Touches per second.
     fn plain(long: u16) -> f64 {
         rate_of_fine(long) as f64 / PER_SECOND as f64
@@ -307,7 +243,7 @@ mod tests {
         for (round, rate) in rates.enumerate() {
             let clear = (-rate * SEEN.window_ns as f64 / SECOND as f64).exp();
             let touched = |window: u64| {
-                let drawn = chance(7, round as u64, window) & 0xffff;
+                let drawn = drawn(round as u64, window);
                 drawn as f64 / 65_536.0 > clear
             };
             p.reads[0] = u8::try_from((0..8).filter(|w| touched(*w)).count()).unwrap();
@@ -317,20 +253,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_rate_between_two_steps_is_right_in_the_mean(rate in 0_u64..1 << 39) {
-            let mean = (0..1024).map(|i| rate_of(degree_of(rate, i * 64)) as f64).sum::<f64>() / 1024.0;
-            let error = (mean - rate as f64).abs();
-            prop_assert!(error <= rate as f64 / 500.0 + LEAST as f64 / 500.0, "{rate}: {mean}");
-        }
-
-        #[test]
-        fn every_byte_is_found_again(degree in 0_u8..=255, chance in 0_u64..65_536) {
-            let fine = fine_of(rate_of(degree), chance);
-            let error = rate_of_fine(fine).abs_diff(rate_of(degree));
-            prop_assert!(error <= 2 + rate_of(degree) / 1_000, "{fine:x}");
-        }
-
         #[test]
         fn no_counts_make_averages_panic(
             counts in prop::collection::vec((0_u8..=255, 0_u8..=255, 0_u8..=255, any::<u16>()), 1..50),

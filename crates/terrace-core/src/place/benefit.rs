@@ -4,23 +4,26 @@
 //! when pages move ([`crate::engine`]).
 //!
 //! The sum: (rate of the hot unit less that of the cold one) × misses that a touch stands for × what a miss costs more in the slower tier × the time
-//! for which it is expected to stay so. A difference that chance makes is none.
+//! for which it is expected to stay so. Rates are likely ones ([`super::likely`]): a difference that chance makes is none.
 //!
 //! A window tells most of a page that it finds touched half of the time. So windows are as long as that holds for the pages at the fast tier's border: ln 2 by their rate.
 
 use std::time::Duration;
 
 use super::collect::collect;
+use super::likely::Likely;
 use super::ranked::rank;
 use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
-use crate::estimate::{Averages, Behind, Estimator, Histogram, PER_SECOND, end_round, rate_of};
+use crate::estimate::{
+    Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, end_round, rate_of,
+};
 use crate::pages::Pages;
 
 /// Bounds of a window.
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(60));
 
-/// Percent of the colder page's rate that the hotter one has at least: their ranks are steps of 9 percent.
-const CLEAR_PERCENT: u128 = 110;
+/// Percent of the colder page's likely rate that the hotter one has at least: that much of what chance makes stays in likely rates.
+const CLEAR_PERCENT: u64 = 120;
 
 /// A touch a second for a second, in units of 2^-20 and ns.
 const SECOND: u128 = PER_SECOND as u128 * 1_000_000_000;
@@ -39,14 +42,16 @@ pub(crate) struct Worth {
 }
 
 /// Moves units by benefit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BenefitPlace {
     averages: Averages,
     worth: Worth,
     window: Duration,
     behind: Behind,
-    /// Difference of the roots of two numbers of touches that is not chance, in 16ths.
-    clear_roots: u128,
+    /// The likely rate of each degree, since the last round's end.
+    likely: Likely,
+    /// Averages have taken in a round since the last proposal.
+    has_ended: bool,
 }
 
 impl BenefitPlace {
@@ -56,7 +61,8 @@ impl BenefitPlace {
             worth,
             window,
             behind: Behind::default(),
-            clear_roots: clear_roots(1),
+            likely: Likely::as_seen(),
+            has_ended: false,
         }
     }
 
@@ -69,24 +75,38 @@ impl BenefitPlace {
 
     /// Whether a hot unit that changes places with a cold one repays both moves.
     fn pays(&self, cold: u8, hot: u8) -> bool {
-        self.is_clear(cold, hot) && self.repays(cold, hot, 2)
+        let (cold, hot) = (self.likely.rate(cold), self.likely.rate(hot));
+        hot * 100 > cold * CLEAR_PERCENT && self.repays(hot - cold, 2)
     }
 
-    /// Whether the difference of two rates is not chance.
-    fn is_clear(&self, cold: u8, hot: u8) -> bool {
-        // Touches in the time that the averages watched, in 256ths. The root of their number varies by a half, whatever the number.
-        let behind = u128::from(self.behind.long_ns);
-        let touches = |degree| u128::from(rate_of(degree)) * behind / (SECOND >> 8);
-        let (cold, hot) = (touches(cold), touches(hot));
-        hot.isqrt() >= cold.isqrt() + self.clear_roots && hot * 100 > cold * CLEAR_PERCENT
+    /// Whether a difference of rates is worth so many moves, if it stays as long as expected.
+    fn repays(&self, difference: Rate, moves: u64) -> bool {
+        self.gain_ns(difference.into()) > u128::from(self.worth.move_ns * moves)
     }
 
-    /// Whether the difference of two rates is worth so many moves, if it stays as long as expected.
-    fn repays(&self, cold: u8, hot: u8, moves: u64) -> bool {
-        let difference = u128::from(rate_of(hot).saturating_sub(rate_of(cold)));
+    /// The time that a difference of rates is expected to save, ns.
+    fn gain_ns(&self, difference: u128) -> u128 {
         let worth = u128::from(self.worth.misses * self.worth.extra_ns);
-        let gain = difference * worth * u128::from(self.worth.stay_ns) / SECOND;
-        gain > u128::from(self.worth.move_ns * moves)
+        difference * worth * u128::from(self.worth.stay_ns) / SECOND
+    }
+
+    /// The time that all moves are expected to save, ns.
+    fn saved_ns(&self, quotas: &Quotas, tiers: usize) -> u64 {
+        let (mut up, mut down) = (0, 0);
+        for from in 0..tiers {
+            for to in 0..tiers {
+                let rates = (0..=u8::MAX).map(|degree| {
+                    let units = quotas.get(from, to, degree.into());
+                    u128::from(units) * u128::from(self.likely.rate(degree))
+                });
+                match to.cmp(&from) {
+                    std::cmp::Ordering::Less => up += rates.sum::<u128>(),
+                    std::cmp::Ordering::Greater => down += rates.sum::<u128>(),
+                    std::cmp::Ordering::Equal => {}
+                }
+            }
+        }
+        u64::try_from(self.gain_ns(up.saturating_sub(down))).unwrap_or(u64::MAX)
     }
 
     /// Windows for which about half of the pages at the border are clear.
@@ -106,21 +126,11 @@ impl BenefitPlace {
     }
 }
 
-/// The root of a number of touches varies by a half, and of so many pages the hottest and the coldest by chance are compared: each is the root of
-/// twice their logarithm away. Five eighths of that are asked for: with all of it a program whose pages differ little waits for minutes, and an exchange by chance costs two moves.
-fn clear_roots(pages: u64) -> u128 {
-    let logarithm = u128::from(pages.max(2).ilog2()) * 693;
-    (2 * logarithm * 256 / 1000).isqrt() * 5 / 8
-}
-
 impl PlaceStage for BenefitPlace {
     fn end_round(&mut self, pages: &mut Pages, room: &Room) {
         let misses = end_round(self.averages, pages, room.seen, &mut self.behind);
         self.worth.misses = misses.unwrap_or(self.worth.misses);
-        let (histogram, _) = Histogram::with_spans(pages, Estimator::Rates, 0);
-        let ranking = rank(&histogram, room, self.rule());
-        self.clear_roots = clear_roots(ranking.known);
-        self.fit_window(ranking.threshold);
+        self.has_ended = true;
     }
 
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal {
@@ -133,18 +143,24 @@ impl PlaceStage for BenefitPlace {
         let (histogram, spans) = Histogram::with_spans(pages, Estimator::Rates, round);
         let tiers = usize::from(pages.tiers());
         let ranking = rank(&histogram, room, self.rule());
+        if std::mem::take(&mut self.has_ended) {
+            self.likely = Likely::new(&histogram, ranking.threshold, &self.behind);
+            self.fit_window(ranking.threshold);
+        }
         // Where there is room nothing has to leave.
-        let fills = |hot: u8| self.repays(0, hot, 1);
+        let fills = |hot: u8| self.repays(self.likely.rate(hot), 1);
         let pays = |cold: u8, hot: u8| self.pays(cold, hot);
         let quotas = Quotas::by(&histogram, tiers, room, fills, pays);
         Proposal {
             ranking,
+            saves_ns: self.saved_ns(&quotas, tiers),
             flows: collect(pages, Estimator::Rates, round, &quotas, &spans),
         }
     }
 
     fn forget(&mut self) {
         self.behind = Behind::default();
+        self.likely = Likely::as_seen();
     }
 
     fn window(&self) -> Option<Duration> {
@@ -181,7 +197,6 @@ mod tests {
         let behind = Behind::long(long_ns);
         BenefitPlace {
             behind,
-            clear_roots: clear_roots(1 << 20),
             ..BenefitPlace::new(averages, worth, Duration::from_millis(20))
         }
     }
@@ -211,20 +226,5 @@ mod tests {
             let wanted = wanted.clamp(WINDOWS.0.as_secs_f64(), WINDOWS.1.as_secs_f64());
             prop_assert!((place.window.as_secs_f64() / wanted - 1.0).abs() < 0.01);
         }
-    }
-
-    #[test]
-    fn a_difference_that_chance_makes_pays_nothing() {
-        let pays = |watched, cold: u64, hot: u64| {
-            let degree = |rate: u64| {
-                (0..=255)
-                    .find(|d| rate_of(*d) >= rate * PER_SECOND)
-                    .unwrap()
-            };
-            place(watched).pays(degree(cold), degree(hot))
-        };
-        // Twelve touches beside none, and 14 beside 10.
-        assert!(pays(S, 0, 12) && !pays(S, 10, 14));
-        assert!(pays(10 * S, 10, 22), "220 beside 100");
     }
 }

@@ -8,6 +8,7 @@ mod any_state;
 mod benefit;
 mod collect;
 mod exchange;
+mod likely;
 mod ranked;
 #[cfg(test)]
 mod reference;
@@ -80,6 +81,8 @@ pub struct Ranking {
 pub struct Proposal {
     /// The ranking that it follows from.
     pub ranking: Ranking,
+    /// The time that its moves are expected to save, ns, by a stage that says so; else 0.
+    pub saves_ns: u64,
     /// The proposed flows: demotions before the promotions that use their room.
     pub flows: Vec<Flow>,
 }

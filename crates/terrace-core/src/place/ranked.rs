@@ -32,6 +32,7 @@ impl PlaceStage for RankedPlace {
         let quotas = Quotas::decide(&histogram, tiers, &room, self.rule);
         Proposal {
             ranking,
+            saves_ns: 0,
             flows: collect(pages, self.estimator, round, &quotas, &spans),
         }
     }

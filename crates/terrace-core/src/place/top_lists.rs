@@ -75,6 +75,7 @@ impl PlaceStage for TopListsPlace {
         let counts = Histogram::tally(pages, self.counter, round);
         Proposal {
             ranking: rank(&counts, room, self.rule()),
+            saves_ns: 0,
             flows: self.flows(round, pages, room),
         }
     }

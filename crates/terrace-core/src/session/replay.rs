@@ -94,6 +94,7 @@ fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
     let mut config: serde_json::Value = serde_json::from_str(text)?;
     if let Some(keys) = config.as_object_mut() {
         keys.entry("fair_shares").or_insert(false.into());
+        keys.entry("tables").or_insert("stay".into());
     }
     serde_json::from_value(config)
 }

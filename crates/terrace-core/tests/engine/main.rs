@@ -19,3 +19,4 @@ mod rates;
 mod rounds;
 mod samples;
 mod sizes_and_tiers;
+mod tables;

@@ -309,6 +309,7 @@ impl World {
             | Action::Answer(_)
             | Action::LetGo(_)
             | Action::Collapse(_)
+            | Action::NameTables(_)
             // Of a simulated VM alone.
             | Action::Protect(_)
             | Action::Unprotect(_) => {}

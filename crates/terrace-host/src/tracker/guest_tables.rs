@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
 use terrace_proto::{
-    PAGE_SIZE, Pass, Passed, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Tick, VmId,
+    PAGE_SIZE, Pass, Passed, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, TableFrame,
+    Tick, VmId,
 };
 
 use terrace_sys::monotonic_now;
@@ -34,6 +35,8 @@ struct Options {
     writes: bool,
     /// Threads of a pass over all, at most.
     threads: u8,
+    /// The next pass names page tables.
+    tables: bool,
 }
 
 /// Time for which passes over parts start from the same registers. Short: as far as it goes back, what a reset or a new kernel
@@ -69,6 +72,8 @@ pub struct GuestTables {
     readings: Option<Dated>,
     /// CPU time of workers that were replaced.
     cpu_before: Duration,
+    /// The page tables that the last pass named.
+    named: Vec<TableFrame>,
 }
 
 impl GuestTables {
@@ -108,7 +113,9 @@ impl GuestTables {
             options: Options {
                 writes: false,
                 threads: 1,
+                tables: false,
             },
+            named: Vec::new(),
             withheld: None,
             readings: None,
             cpu_before: Duration::ZERO,
@@ -126,6 +133,16 @@ impl GuestTables {
     /// Lets a pass over all of the VM's tables use so many threads, at most.
     pub fn use_threads(&mut self, threads: u8) {
         self.options.threads = threads.max(1);
+    }
+
+    /// Makes passes name the page tables that are in use, or stops that.
+    pub fn name_tables(&mut self, on: bool) {
+        self.options.tables = on;
+    }
+
+    /// The page tables that the last pass named.
+    pub fn take_tables(&mut self) -> Vec<TableFrame> {
+        std::mem::take(&mut self.named)
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
@@ -267,17 +284,20 @@ impl GuestTables {
     fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
         let about = (pass.id(), pass.space().vm());
         let (timeout, options) = (self.timeout, self.options);
+        self.named.clear();
         let worker = self.worker();
         let answer = worker.and_then(|worker| {
             worker.scan(
                 pass,
                 readings,
                 until,
-                (options.writes, options.threads),
+                (options.writes, options.threads, options.tables),
                 timeout,
             )
         });
-        answer.map_err(|error| self.failed(about, error))
+        let (passed, named) = answer.map_err(|error| self.failed(about, error))?;
+        self.named = named;
+        Ok(passed)
     }
 
     /// The reason why the last search did not search for top-level tables, if it did not.

@@ -10,7 +10,7 @@ mod soft_dirty;
 use std::time::Duration;
 
 use terrace_proto::worker::Withheld;
-use terrace_proto::{PartAnswer, Pass, Passed, Rearm, ScanFailure, ScanRequest};
+use terrace_proto::{PartAnswer, Pass, Passed, Rearm, ScanFailure, ScanRequest, TableFrame};
 
 use crate::vm::Vm;
 use crate::worker::WorkerStop;
@@ -44,6 +44,21 @@ impl Tracker {
         match self {
             Self::GuestTables(tables) => Some(tables.cpu_time()),
             Self::Damon(_) => None,
+        }
+    }
+
+    /// Makes passes name the page tables that are in use, or stops that. DAMON knows none.
+    pub fn name_tables(&mut self, on: bool) {
+        if let Self::GuestTables(tables) = self {
+            tables.name_tables(on);
+        }
+    }
+
+    /// The page tables that the last pass named.
+    pub fn take_tables(&mut self) -> Vec<TableFrame> {
+        match self {
+            Self::GuestTables(tables) => tables.take_tables(),
+            Self::Damon(_) => Vec::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use terrace_pagetable::{
     Guard, GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unproven, Unsupported,
 };
 use terrace_proto::worker::{FileRange, Withheld};
-use terrace_proto::{Gfn, Pass, Passed, Readings, ScanRequest, Tick};
+use terrace_proto::{Gfn, Pass, Passed, Readings, ScanRequest, TableFrame, Tick};
 use terrace_sys::{MonotonicClock, SharedMapping, file_size, monotonic_now, thread_cpu_time};
 
 use super::allocated::{Allocated, Ram, tells_cached};
@@ -31,6 +31,8 @@ pub(super) struct Guest {
     resets: u64,
     /// Scratch: a bit for each frame.
     bits: Vec<u64>,
+    /// Whether the next pass names page tables.
+    names_tables: bool,
 }
 
 impl Guest {
@@ -75,6 +77,7 @@ impl Guest {
             shape: Shape::default(),
             resets: 0,
             bits: Vec::new(),
+            names_tables: false,
         })
     }
 
@@ -109,6 +112,22 @@ impl Guest {
         self.shape = Shape::default();
     }
 
+    /// Makes passes name page tables, or stops that.
+    pub(super) fn name_tables(&mut self, on: bool) {
+        self.scanner.name_tables(on);
+        self.names_tables = on;
+    }
+
+    /// The page tables that the last pass named.
+    pub(super) fn take_tables(&mut self) -> Vec<TableFrame> {
+        let mut tables = self.scanner.take_tables();
+        if let Some(shares) = &mut self.shares {
+            shares.take_tables(&mut tables);
+            TableFrame::bound(&mut tables, TableFrame::most(self.memory.frames()));
+        }
+        tables
+    }
+
     /// One pass, which moves D aside if `writes` is set. Its times are those of the walk alone, because its answer
     /// is about the time of the walk.
     ///
@@ -141,6 +160,7 @@ impl Guest {
                 let shares = self
                     .shares
                     .get_or_insert_with(|| Shares::new(ram.0.frames(), threads));
+                shares.name_tables(self.names_tables);
                 let scanned = shares.scan(|share| scan_share(share, ram, of));
                 let (answer, cpu) = scanned.ok_or("a pass of no share")?;
                 others = cpu;

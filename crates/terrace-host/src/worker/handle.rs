@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use terrace_proto::worker::{Request, Response, Withheld};
 use terrace_proto::{
     PAGES_PER_HUGE, PageBitmap, PartAnswer, PartRequest, Pass, Passed, Readings, RequestId,
-    ScanAnswer, ScanFailure, Space, Tick,
+    ScanAnswer, ScanFailure, Space, TableFrame, Tick,
 };
 
 use super::cgroup::ChargedTo;
@@ -179,7 +179,7 @@ impl WorkerHandle {
         }
     }
 
-    /// One pass; `until`, `writes` and `threads` as in [`Request::Scan`].
+    /// One pass; `until`, `writes`, `threads` and `tables` as in [`Request::Scan`]. Gives the page tables that it names, too.
     ///
     /// # Errors
     /// If it fails, dies, does not answer in time, or answers what cannot be.
@@ -188,9 +188,9 @@ impl WorkerHandle {
         pass: Pass,
         readings: Readings,
         until: Tick,
-        (writes, threads): (bool, u8),
+        (writes, threads, tables): (bool, u8, bool),
         timeout: Duration,
-    ) -> Result<Passed, WorkerError> {
+    ) -> Result<(Passed, Vec<TableFrame>), WorkerError> {
         let asked = pass.clone();
         let (id, space) = (pass.id(), pass.space());
         let deadline = Instant::now() + timeout;
@@ -200,12 +200,18 @@ impl WorkerHandle {
             until,
             writes,
             threads,
+            tables,
         };
         let sent = self.channel.send(&message, &[], Some(deadline));
         sent.map_err(|error| self.failed(error, timeout))?;
         match self.response(answer_limit(self.span), deadline, timeout)? {
-            Response::Scanned(passed) => match check(&passed, &asked, self.span) {
-                Ok(()) => Ok(passed),
+            Response::Scanned(_, named)
+                if !(named.is_empty() || tables && TableFrame::fit(&named, self.span)) =>
+            {
+                Err(self.nonsense("page tables that are none of this VM".into()))
+            }
+            Response::Scanned(passed, named) => match check(&passed, &asked, self.span) {
+                Ok(()) => Ok((passed, named)),
                 Err(what) => Err(self.nonsense(what)),
             },
             Response::ScanFailed(failure) if failure.id == id && failure.vm == space.vm() => {
@@ -302,7 +308,12 @@ impl Drop for WorkerHandle {
 /// for 64 pages.
 fn answer_limit(span: u64) -> usize {
     let words = usize::try_from(span.div_ceil(64)).unwrap_or(usize::MAX / 64);
-    words.saturating_mul(40).saturating_add(SLACK)
+    // A table takes nine bytes at most.
+    let tables = TableFrame::most(span).saturating_mul(9);
+    words
+        .saturating_mul(40)
+        .saturating_add(tables)
+        .saturating_add(SLACK)
 }
 
 /// Whether an answer is one to this request about this VM. Each bitmap keeps its own invariants.
@@ -463,8 +474,18 @@ mod tests {
         full.known = PageBitmap::full(1 << 16);
         full.accessed = full.known.clone();
         full.written = Some(full.known.clone());
-        let frame =
-            terrace_proto::worker::encode(&Response::Scanned(Passed::All(Box::new(full)))).unwrap();
+        let frame = terrace_proto::worker::encode(&Response::Scanned(
+            Passed::All(Box::new(full)),
+            vec![
+                TableFrame {
+                    frame: u32::MAX,
+                    accessed: u16::MAX,
+                    level: 5
+                };
+                TableFrame::most(1 << 16)
+            ],
+        ))
+        .unwrap();
         assert!(frame.len() <= answer_limit(1 << 16));
     }
 }

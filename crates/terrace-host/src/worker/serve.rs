@@ -87,7 +87,11 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
                 until,
                 writes,
                 threads,
-            } => scan(&mut guest, &pass, &readings, until, (writes, threads)),
+                tables,
+            } => {
+                guest.name_tables(tables);
+                scan(&mut guest, &pass, &readings, until, (writes, threads))
+            }
         };
         channel.send(&response, &[], None)?;
     }
@@ -102,7 +106,7 @@ fn scan(
     how: (bool, u8),
 ) -> Response {
     match guest.scan(pass, readings, until, how) {
-        Ok(passed) => Response::Scanned(passed),
+        Ok(passed) => Response::Scanned(passed, guest.take_tables()),
         Err(reason) => Response::ScanFailed(ScanFailure {
             id: pass.id(),
             vm: pass.space().vm(),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use terrace_pagetable::Scanner;
-use terrace_proto::{Part, ScanAnswer, ScanStats};
+use terrace_proto::{Part, ScanAnswer, ScanStats, TableFrame};
 
 /// The stack of a thread: a walk is as deep as there are levels, and holds a copy of one table.
 const STACK: usize = 256 << 10;
@@ -41,6 +41,21 @@ impl Shares {
         Self {
             shares: parts.map(share).collect(),
         }
+    }
+
+    /// Makes their passes name page tables, or stops that.
+    pub(super) fn name_tables(&mut self, on: bool) {
+        for share in &mut self.shares {
+            share.scanner.name_tables(on);
+        }
+    }
+
+    /// Adds the page tables that they named, in ascending order. Upper tables are walked by each share; each counts its own leaves.
+    pub(super) fn take_tables(&mut self, all: &mut Vec<TableFrame>) {
+        for share in &mut self.shares {
+            all.append(&mut share.scanner.take_tables());
+        }
+        TableFrame::join(all);
     }
 
     /// Scans all of them side by side, and joins what they found.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use terrace_host::worker::{WorkerCommand, WorkerError, WorkerHandle};
 use terrace_proto::worker::{Request, Response, body_len, decode, encode};
 use terrace_proto::{
-    Part, PartAnswer, PartCell, PartRequest, Pass, Passed, RequestId, ScanStats, Space, VmId,
+    Part, PartAnswer, PartCell, PartRequest, Pass, Passed, RequestId, ScanStats, Space, TableFrame,
+    VmId,
 };
 use terrace_sys::monotonic_now;
 
@@ -43,7 +44,7 @@ const FEW_KIB: u64 = 64 << 10;
 type Lie = fn(PartAnswer) -> Vec<u8>;
 
 /// Lies: their names, their frames, and what the daemon says of them.
-const LIES: [(&str, Lie, &str); 19] = [
+const LIES: [(&str, Lie, &str); 20] = [
     (
         "beyond-the-end",
         |a| with(a, &[cell(CELLS, 1, 0)]),
@@ -133,6 +134,19 @@ const LIES: [(&str, Lie, &str); 19] = [
         "an answer to request",
     ),
     (
+        "tables-that-nobody-asked-for",
+        |a| {
+            let table = TableFrame {
+                frame: 1,
+                accessed: 1,
+                level: 1,
+            };
+            let passed = Passed::Part(Box::new(a));
+            encode(&Response::Scanned(passed, vec![table])).unwrap()
+        },
+        "page tables that are none",
+    ),
+    (
         "a-search",
         |_| encode(&Response::Searched { withheld: None }).unwrap(),
         "no answer to the question",
@@ -161,7 +175,7 @@ trait Framed {
 
 impl Framed for PartAnswer {
     fn framed(self) -> Vec<u8> {
-        encode(&Response::Scanned(Passed::Part(Box::new(self)))).unwrap()
+        encode(&Response::Scanned(Passed::Part(Box::new(self)), Vec::new())).unwrap()
     }
 }
 
@@ -296,7 +310,16 @@ fn ask(
         discover: false,
     };
     let until = monotonic_now().after(SECONDS);
-    match worker.scan(Pass::Part(request), vcpu(), until, (false, 1), timeout)? {
+    match worker
+        .scan(
+            Pass::Part(request),
+            vcpu(),
+            until,
+            (false, 1, false),
+            timeout,
+        )
+        .map(|(passed, _)| passed)?
+    {
         Passed::Part(answer) => Ok(*answer),
         Passed::All(_) => panic!("an answer about all"),
     }

@@ -385,7 +385,9 @@ fn parts_of_the_tables_are_scanned_alone() {
             discover: false,
         };
         let until = monotonic_now().after(SECONDS);
-        match worker.scan(Pass::Part(request), vcpu(), until, (false, 1), SECONDS) {
+        let how = (false, 1, true);
+        let scanned = worker.scan(Pass::Part(request), vcpu(), until, how, SECONDS);
+        match scanned.map(|(passed, _)| passed) {
             Ok(Passed::Part(answer)) => *answer,
             other => panic!("{other:?}"),
         }
@@ -411,12 +413,15 @@ fn several_threads_find_what_one_does() {
         let guest = Guest::new();
         let mut tables = guest.tables();
         tables.use_threads(threads);
+        tables.name_tables(true);
         let first = tables
             .scan_from(request(Rearm::All, false), vcpu())
             .unwrap();
         assert_eq!(pages(&first.known), (20..30).collect::<Vec<_>>());
         assert_eq!(pages(&first.accessed), [20, 22, 24, 26, 28]);
         assert_eq!((first.stats.leaves, first.stats.cleared), (10, 5));
+        let named = tables.take_tables();
+        assert!(named.len() == 4 && named.iter().all(|t| t.accessed == 5));
         assert!(first.stats.cpu_ns > 0);
         let worker = tables.worker_pid();
         // Often, since what a thread does when it ends is up to the C library.
@@ -444,7 +449,7 @@ fn registers_that_are_too_old_start_no_walk() {
             Pass::All(request(Rearm::All, false)),
             vcpu(),
             until,
-            (false, 1),
+            (false, 1, false),
             SECONDS,
         )
     };
@@ -452,7 +457,7 @@ fn registers_that_are_too_old_start_no_walk() {
     let too_old =
         matches!(&failure, WorkerError::Scan(f) if f.reason.contains("too long ago") && !f.fatal);
     assert!(too_old, "{failure}");
-    let Ok(Passed::All(answer)) = scan(monotonic_now().after(SECONDS)) else {
+    let Ok((Passed::All(answer), _)) = scan(monotonic_now().after(SECONDS)) else {
         panic!("registers of now are believed");
     };
     assert_eq!(

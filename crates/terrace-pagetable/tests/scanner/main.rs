@@ -9,3 +9,4 @@ mod naive_walker;
 mod part_attacks;
 mod parts;
 mod race;
+mod tables;

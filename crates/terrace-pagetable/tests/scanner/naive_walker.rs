@@ -129,11 +129,14 @@ fn scans_equal(writes: bool) -> (u64, u64) {
         for turn in 0..4 {
             let rearm = case.rearm();
             let request = request(turn > 0 && case.below(2) == 1, rearm);
+            scanner.name_tables(turn != 2);
             naive.entries = snapshot(&case.memory);
             naive.scan(&roots, &request);
             let answer = scanner.scan(&case.memory, paging, &roots, &request);
             let say = format!("seed {seed}, turn {turn}");
             assert_eq!(answer.stats, naive.stats, "{say}");
+            let named = if turn == 2 { &[][..] } else { &naive.named };
+            assert_eq!(scanner.take_tables(), named, "{say}");
             assert_eq!(answer.known, naive.known, "{say}");
             assert_eq!(answer.accessed, naive.accessed, "{say}");
             assert_eq!(answer.written, naive.written, "{say}");

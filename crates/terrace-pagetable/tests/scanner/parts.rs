@@ -72,11 +72,13 @@ fn passes_over_parts_of_random_tables_equal_the_naive_walkers() {
             let request = part_request(part, case.below(3) > 0, case.below(2) == 1);
             naive.entries = snapshot(&case.memory);
             naive.scan_part(&roots, &request);
+            scanner.name_tables(true);
             let answer = scanner.scan_part(&case.memory, paging, &roots, &request, |_| true);
             let say = format!("seed {seed}, turn {turn}");
             assert!(answer.fits(case.frames), "{say}");
             let [known, accessed, written, huge] = sets(&answer, case.frames);
             assert_eq!(answer.stats, naive.stats, "{say}");
+            assert_eq!(scanner.take_tables(), naive.named, "{say}");
             assert_eq!(known, naive.known, "{say}");
             assert_eq!(accessed, naive.accessed, "{say}");
             assert_eq!(

@@ -203,7 +203,8 @@ impl Record {
                 Event::GuestMoves(e) => body(EVENT + 33, e),
                 Event::GuestNodes(e) => body(EVENT + 34, e),
                 Event::ScannedPart(e) => body(EVENT + 35, e),
-                Event::Samples(e) => body(EVENT + 36, e),
+                Event::Tables(e) => body(EVENT + 36, e),
+                Event::Samples(e) => body(EVENT + 37, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -218,6 +219,7 @@ impl Record {
                 Action::Unprotect(a) => body(ACTION + 9, a),
                 Action::Collapse(a) => body(ACTION + 10, a),
                 Action::ScanPart(a) => body(ACTION + 11, a),
+                Action::NameTables(a) => body(ACTION + 12, a),
             },
             Self::Ranges(record) => record.encode(),
         }
@@ -231,7 +233,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 36;
+        const EVENT_LAST: u16 = EVENT + 37;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -271,6 +273,7 @@ impl Record {
                 33 => of(b, |e| Self::Event(Event::GuestMoves(e))),
                 34 => of(b, |e| Self::Event(Event::GuestNodes(e))),
                 35 => of(b, |e| Self::Event(Event::ScannedPart(e))),
+                36 => of(b, |e| Self::Event(Event::Tables(e))),
                 _ => of(b, |e| Self::Event(Event::Samples(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
@@ -285,6 +288,7 @@ impl Record {
             0x209 => of(b, |a| Self::Action(Action::Unprotect(a))),
             0x20a => of(b, |a| Self::Action(Action::Collapse(a))),
             0x20b => of(b, |a| Self::Action(Action::ScanPart(a))),
+            0x20c => of(b, |a| Self::Action(Action::NameTables(a))),
             _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }

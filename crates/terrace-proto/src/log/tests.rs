@@ -378,3 +378,26 @@ fn a_list_of_cells_that_the_record_cannot_hold_takes_no_memory() {
     let lying = [&body[..count], &many, &body[count + 1..]].concat();
     assert!(matches!(error_of(kind, &lying), LogError::Body { .. }));
 }
+
+#[test]
+fn the_kinds_of_named_page_tables_stay() {
+    let space = crate::Space::Guest(VmId(1));
+    let all = [
+        Record::Event(Event::Tables(Box::new(crate::TablesAnswer {
+            id: crate::RequestId(7),
+            space,
+            frames: vec![crate::TableFrame {
+                frame: 4_000_000_000,
+                accessed: 512,
+                level: 1,
+            }],
+        }))),
+        Record::Action(Action::NameTables(space)),
+    ];
+    let kinds = [0x124, 0x20c];
+    for (record, kind) in all.iter().zip(kinds) {
+        let (encoded, body) = record.encode().unwrap();
+        assert_eq!(encoded, kind);
+        assert_eq!(&Record::decode(kind, &body).unwrap().unwrap(), record);
+    }
+}

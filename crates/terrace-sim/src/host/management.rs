@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
-    Action, Event, Gfn, PageCode, PartCell, Pass, PlacementReport, ScanStats, Tick, TierId, VmId,
+    Action, Event, Gfn, PageCode, PartCell, Pass, PlacementReport, ScanStats, TablesAnswer, Tick,
+    TierId, VmId,
 };
 
 use super::guest_moves::NamedPlans;
@@ -22,7 +23,8 @@ const REPORT_PAGES: u64 = 1 << 18;
 
 /// A piece of work that waits.
 enum Work {
-    Scan(Pass),
+    /// A pass, and whether it names page tables.
+    Scan(Pass, bool),
     Query(PlacementQuery),
     /// Ranking: the engine did it already, it takes its time here.
     Rank(VmId, u64),
@@ -43,6 +45,8 @@ pub struct Management {
     running: Vec<Running>,
     /// Plans that guests carry out, on their own time.
     named: NamedPlans,
+    /// The VM whose next pass names page tables.
+    tables: Option<VmId>,
     scale: u64,
 }
 
@@ -55,13 +59,14 @@ impl Management {
             queue: VecDeque::new(),
             running: Vec::new(),
             named: NamedPlans::new(scale),
+            tables: None,
             scale,
         }
     }
 
     /// Takes in an action that the engine decided now.
     pub fn take(&mut self, action: Action, now: Tick, vms: &[Vm], batch: usize) {
-        self.queue.push_back(match action {
+        let work = match action {
             // Devices' own, not the host's processors'.
             Action::QueryProvider(_)
             | Action::Resize(_)
@@ -71,8 +76,12 @@ impl Management {
             | Action::Collapse(_) => return,
             // Done by the vCPU that faulted.
             Action::Protect(_) | Action::Unprotect(_) => return,
-            Action::Scan(request) => Work::Scan(Pass::All(request)),
-            Action::ScanPart(request) => Work::Scan(Pass::Part(request)),
+            Action::NameTables(space) => {
+                self.tables = Some(space.vm());
+                return;
+            }
+            Action::Scan(request) => self.pass(Pass::All(request)),
+            Action::ScanPart(request) => self.pass(Pass::Part(request)),
             Action::QueryPlacement(query) => Work::Query(query),
             Action::Move(plan) => {
                 let vm = &vms[position(plan.vm)];
@@ -83,7 +92,14 @@ impl Management {
                 }
                 Work::Move(Moving::new(plan, vm, way, batch))
             }
-        });
+        };
+        self.queue.push_back(work);
+    }
+
+    fn pass(&mut self, pass: Pass) -> Work {
+        let vm = pass.space().vm();
+        let names = self.tables.take_if(|asked| *asked == vm).is_some();
+        Work::Scan(pass, names)
     }
 
     /// Puts a VM's ranking, which takes so many ps, before all other work.
@@ -129,11 +145,18 @@ impl Management {
 
     fn start(&mut self, work: Work, now: u64, vms: &mut [Vm], memory: &Memory) {
         self.running.push(match work {
-            Work::Scan(pass) => {
+            Work::Scan(pass, names) => {
                 let vm = &mut vms[position(pass.space().vm())];
+                vm.scanner.name_tables(names);
                 let (event, ps) = self.scan(&pass, vm, memory);
                 vm.account.spent.track += ps;
-                Running::Timed(now + ps, vec![event])
+                let tables = Event::Tables(Box::new(TablesAnswer {
+                    id: pass.id(),
+                    space: pass.space(),
+                    frames: vm.scanner.take_tables(),
+                }));
+                let events = names.then_some(tables).into_iter().chain([event]);
+                Running::Timed(now + ps, events.collect())
             }
             Work::Query(query) => {
                 let vm = &mut vms[position(query.vm)];

@@ -264,13 +264,29 @@ fn guest_miss<const PLAIN: bool>(
     let frame = space.guest.table_frame(level, page);
     let unit = space.second.unit_as::<PLAIN>(frame);
     let tier = usize::from(space.second.tier(unit).unwrap_or(0));
+    let moves = match space.second.get(unit) & (bits::UNMAPPED | bits::UNFILLED) {
+        0 => 0,
+        _ => moved_table(space, env, unit),
+    };
     space.traffic[tier].read += env.line[tier];
     if let Some(profile) = &mut space.profile
         && !PLAIN
     {
         profile.table_line(frame, env.read_ps[tier], overlap.walks());
     }
-    env.read_ps[tier]
+    env.read_ps[tier] + moves
+}
+
+/// The time that a walk waits for a table's page that is being moved, or was since it was read last, ps: the processor faults in the second stage, as at a page
+/// of data. The wait for the copy is that for one page.
+#[cold]
+fn moved_table(space: &mut Space, env: &Environment, unit: u32) -> u64 {
+    space.counts.exits += 1;
+    if space.second.get(unit) & bits::UNMAPPED != 0 {
+        return env.costs.second_stage_fault + env.costs.move_page;
+    }
+    space.second.lower(unit, bits::UNFILLED);
+    env.costs.second_stage_fault
 }
 
 /// Reads an entry above the leaf from memory. Not inlined, because those of leaves are by far the most.

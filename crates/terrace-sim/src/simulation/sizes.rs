@@ -286,6 +286,7 @@ impl Simulation {
             | Action::LetGo(_)
             | Action::Scan(_)
             | Action::ScanPart(_)
+            | Action::NameTables(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

@@ -14,7 +14,8 @@ use terrace_proto::log::{Record, Start};
 use terrace_proto::{
     Action, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode,
     PageResult, PageSize, PartAnswer, PartCell, PartRequest, PlacementReport, RamRange, Rearm,
-    ScanAnswer, ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    RequestId, ScanAnswer, ScanRequest, ScanStats, Space, TableFrame, TablesAnswer, Tick, TierId,
+    TierLimit, TierMemory, VmId, VmSpec,
 };
 
 /// One second in ticks.
@@ -61,6 +62,19 @@ pub struct Guest {
     pub data: Option<Vec<Option<u64>>>,
     /// How the guest lies, if it does.
     pub lie: Option<Lie>,
+    /// Page tables, by their frames.
+    pub tables: BTreeMap<u32, NamedTable>,
+}
+
+/// A page table as scans name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedTable {
+    /// Its level.
+    pub level: u8,
+    /// Accessed leaves that each pass finds below it.
+    pub accessed: u16,
+    /// Whether user tables map its page, too.
+    pub mapped: bool,
 }
 
 /// The machine and the engine on it.
@@ -79,6 +93,8 @@ pub struct Host {
     pub busy_every: u64,
     /// Plans that the kernel did not begin yet; `None`: it carries each out at once.
     pub slow: Option<Vec<MovePlan>>,
+    /// The VM whose next pass names page tables.
+    tables_of: Option<VmId>,
     moves: u64,
     queue: BTreeMap<(Tick, u64), Event>,
     queued: u64,
@@ -135,6 +151,7 @@ impl Host {
             capacity: capacity.to_vec(),
             busy_every: 0,
             slow: None,
+            tables_of: None,
             moves: 0,
             queue: BTreeMap::new(),
             queued: 0,
@@ -169,6 +186,7 @@ impl Host {
                 leaves: BTreeSet::new(),
                 data: None,
                 lie: None,
+                tables: BTreeMap::new(),
             },
         );
         self.memory();
@@ -261,7 +279,9 @@ impl Host {
                     self.after(1_000_000, Event::Placement(report));
                 }
             }
+            Action::NameTables(space) => self.tables_of = Some(space.vm()),
             Action::Scan(request) => {
+                self.name_tables(request.id, request.space, 5_000_000);
                 let answer = self
                     .guests
                     .get_mut(&request.space.vm())
@@ -270,6 +290,7 @@ impl Host {
                 self.after(5_000_000, Event::Scanned(Box::new(answer)));
             }
             Action::ScanPart(request) => {
+                self.name_tables(request.id, request.space, 500_000);
                 let guest = self.guests.get_mut(&request.space.vm()).unwrap();
                 let answer = guest.scan_part(&request);
                 self.after(500_000, Event::ScannedPart(Box::new(answer)));
@@ -280,6 +301,29 @@ impl Host {
                 self.after(10_000_000, Event::Moved(report));
             }
         }
+    }
+
+    /// Names the page tables that a pass finds, if it was asked to.
+    fn name_tables(&mut self, id: RequestId, space: Space, ns: u64) {
+        if self.tables_of.take_if(|vm| *vm == space.vm()).is_none() {
+            return;
+        }
+        let tables = &self.guests[&space.vm()].tables;
+        let named = tables.iter().filter(|(_, table)| table.accessed > 0);
+        let frames = named.map(|(frame, table)| TableFrame {
+            frame: *frame,
+            level: table.level,
+            accessed: table.accessed,
+        });
+        let mut frames: Vec<TableFrame> = frames.collect();
+        TableFrame::bound(
+            &mut frames,
+            TableFrame::most(self.guests[&space.vm()].tier.len() as u64),
+        );
+        self.after(
+            ns,
+            Event::Tables(Box::new(TablesAnswer { id, space, frames })),
+        );
     }
 
     /// Carries out the plans that the kernel did not begin yet, and all later ones at once.
@@ -459,6 +503,10 @@ impl Guest {
                 Some(data) => data[usize::try_from(page).unwrap()],
                 None => Some(page),
             };
+            let table = u32::try_from(page)
+                .ok()
+                .and_then(|page| self.tables.get(&page));
+            let data = data.filter(|_| table.is_none_or(|table| table.mapped));
             answer.known.put(page, data.is_some());
             let load = |data| (self.heat)(data, self.scans);
             let (accessed, written) = data.map_or((false, false), load);

@@ -7,7 +7,7 @@ use terrace_pagetable::entry::{ACCESSED, ADDRESS, PRESENT, USER};
 use terrace_pagetable::{GuestTables, Paging, Scanner, SimulatedMemory};
 use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Part, PartAnswer, PartRequest, Rearm, RequestId, ScanAnswer,
-    ScanRequest, Space, VmId,
+    ScanRequest, ScanStats, Space, TableFrame, VmId,
 };
 
 /// Room for one 1 GiB leaf and a bit, ending inside a 2 MiB block and inside a bitmap's word.
@@ -34,13 +34,16 @@ pub fn fuzz_scan(data: &[u8]) {
     for turn in 0..3 {
         let kind = header[2] >> (2 * turn);
         let before = entries(&memory);
+        scanner.name_tables(turn != 1);
         let answer = scanner.scan(&memory, paging, &roots, &request(kind, turn));
         check_answer(&answer);
+        check_tables(&scanner.take_tables(), answer.stats, turn != 1);
         check_memory(&before, &entries(&memory), kind & 2 == 0);
         let before = entries(&memory);
         let request = part_request(header[0], kind, turn);
         let answer = scanner.scan_part(&memory, paging, &roots, &request, |_| true);
         check_part(&answer);
+        check_tables(&scanner.take_tables(), answer.stats, turn != 1);
         check_memory(&before, &entries(&memory), kind & 2 == 0);
         // Once, since it takes as long as the rest of a turn.
         let of_this_turn = (0..).zip(&mut of_shares).filter(|_| turn == 1);
@@ -133,6 +136,21 @@ fn check_answer(answer: &ScanAnswer) {
         let words = first..first + 8;
         assert!(known[words].iter().all(|w| *w == u64::MAX));
     }
+}
+
+/// What is named was read as a table, once, and has accessed leaves.
+fn check_tables(named: &[TableFrame], stats: ScanStats, asked: bool) {
+    assert!(TableFrame::fit(named, FRAMES));
+    assert!(named.len() as u64 <= stats.tables && (asked || named.is_empty()));
+    assert!(named.iter().all(|t| u64::from(t.frame) < TABLES));
+    assert!(
+        named
+            .iter()
+            .all(|t| t.accessed > 0 && (1..=5).contains(&t.level))
+    );
+    let leaves = named.iter().filter(|t| t.level == 1);
+    let accessed: u64 = leaves.map(|t| u64::from(t.accessed)).sum();
+    assert!(accessed <= stats.accessed, "leaves that no table has");
 }
 
 fn check_part(answer: &PartAnswer) {

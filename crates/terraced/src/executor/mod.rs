@@ -113,6 +113,7 @@ impl Executor {
         let _ = match action {
             Action::Scan(request) => self.observe(Pass::All(request)),
             Action::ScanPart(request) => self.observe(Pass::Part(request)),
+            Action::NameTables(_) => self.requests.send(ObserveRequest::NameTables).is_ok(),
             Action::QueryPlacement(query) => {
                 self.requests.send(ObserveRequest::Placement(query)).is_ok()
             }

@@ -7,7 +7,7 @@ use terrace_config::WriteSource;
 use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerStop;
-use terrace_proto::{Pass, Passed, ScanFailure};
+use terrace_proto::{Pass, Passed, ScanFailure, TableFrame};
 
 use super::context::{Context, given_up};
 use super::map_guard::MapGuard;
@@ -74,6 +74,16 @@ impl Observer {
     /// CPU time that the tracker has used; `None` if that is a part of its answers.
     pub fn cpu_time(&mut self) -> Option<Duration> {
         self.tracker.cpu_time()
+    }
+
+    /// Makes passes name the guest's page tables, or stops that.
+    pub fn name_tables(&mut self, on: bool) {
+        self.tracker.name_tables(on);
+    }
+
+    /// The page tables that the last pass named.
+    pub fn take_tables(&mut self) -> Vec<TableFrame> {
+        self.tracker.take_tables()
     }
 
     /// Makes one pass by the guarded map, and finds the writes that go with it. Both are guarded apart: after a pass

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use terrace_proto::action::PlacementQuery;
-use terrace_proto::{Event, Pass, Passed, ScanSpent};
+use terrace_proto::{Event, Pass, Passed, ScanSpent, TablesAnswer};
 
 use super::context::{Context, caught, failed};
 use super::map_guard::MapGuard;
@@ -16,6 +16,8 @@ use crate::messages::Input;
 pub enum ObserveRequest {
     /// A pass over the VM's pages.
     Scan(Pass),
+    /// The next pass is to name page tables.
+    NameTables,
     /// A query for the places of the VM's pages.
     Placement(PlacementQuery),
 }
@@ -35,9 +37,14 @@ pub struct ObserverThread {
 impl ObserverThread {
     /// Carries out observe requests until no sender is left.
     pub fn run(mut self, queue: &Receiver<ObserveRequest>) {
+        let mut tables = false;
         for request in queue {
             let events = match request {
-                ObserveRequest::Scan(pass) => self.scan(pass),
+                ObserveRequest::Scan(pass) => self.scan(pass, std::mem::take(&mut tables)),
+                ObserveRequest::NameTables => {
+                    tables = true;
+                    continue;
+                }
                 ObserveRequest::Placement(query) => self.placement(query),
             };
             for event in events {
@@ -49,9 +56,11 @@ impl ObserverThread {
     }
 
     /// Scans; returns events with its cost and its outcome.
-    fn scan(&mut self, pass: Pass) -> Vec<Event> {
-        let vm = pass.space().vm();
+    fn scan(&mut self, pass: Pass, tables: bool) -> Vec<Event> {
+        let (id, space) = (pass.id(), pass.space());
+        let vm = space.vm();
         let before = self.observer.cpu_time();
+        self.observer.name_tables(tables);
         let answer = self.answer(pass);
         let after = self.observer.cpu_time();
         let spent = before.zip(after).map(|(before, after)| {
@@ -61,7 +70,12 @@ impl ObserverThread {
                 cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
             })
         });
-        spent.into_iter().chain([answer]).collect()
+        let found = matches!(answer, Event::Scanned(_) | Event::ScannedPart(_));
+        let named = (tables && found).then(|| {
+            let frames = self.observer.take_tables();
+            Event::Tables(Box::new(TablesAnswer { id, space, frames }))
+        });
+        spent.into_iter().chain(named).chain([answer]).collect()
     }
 
     fn answer(&mut self, pass: Pass) -> Event {

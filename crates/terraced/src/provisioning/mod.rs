@@ -338,6 +338,7 @@ impl Provisioning {
             // The others are about pages.
             Action::Scan(_)
             | Action::ScanPart(_)
+            | Action::NameTables(_)
             | Action::QueryPlacement(_)
             | Action::Move(_)
             | Action::Protect(_)

@@ -21,9 +21,8 @@ use evidence::{Evidence, Tally};
 use list::List;
 pub use period::SamplePeriod;
 
-use super::rates::{
-    Averages, Behind, Rate, Seen, chance, degree_of, fine_of, mix, rate_of, rate_of_fine, take_in,
-};
+use super::rates::{Averages, Behind, Seen, take_in};
+use super::scale::{Rate, position, rate_of, rate_of_fine, rounded};
 use crate::pages::{Pages, flags};
 
 /// Time back to which the average by bits goes beside samples, ns.
@@ -252,6 +251,7 @@ impl Sampled {
         behind.recent_ns = self.bits_behind_ns;
         // What chance alone makes stand out is taken back by bits already.
         behind.long_ns = self.held.all_ns().saturating_mul(SURE);
+        behind.spread = 256;
     }
 
     /// Makes averages those of bits again.
@@ -424,6 +424,33 @@ impl Step {
         *long = fine_of(next, chance >> 16 & 0xffff);
         bits
     }
+}
+
+/// The byte and the two bytes for a rate, rounded by a chance from 0 to 65,535.
+#[inline]
+fn degree_of(rate: Rate, chance: u64) -> u8 {
+    let chance = u32::try_from(chance & 0xffff).unwrap_or(0);
+    u8::try_from((position(rate) + chance) >> 16).unwrap_or(u8::MAX)
+}
+
+#[inline]
+fn fine_of(rate: Rate, chance: u64) -> u16 {
+    rounded(
+        position(rate),
+        u32::try_from((chance & 0xffff) >> 8).unwrap_or(0),
+    )
+}
+
+/// An average with a part of 65,536 of something new.
+fn mix(old: Rate, new: Rate, part: u64) -> Rate {
+    (old * (65_536 - part) + new * part) >> 16
+}
+
+/// An even chance for a unit at a time.
+fn chance(seed: u64, at: u64, unit: u64) -> u64 {
+    let mut x = (unit ^ at.rotate_left(32) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x >> 32
 }
 
 /// Whether the samples of a round alone show that a unit's load is another one.

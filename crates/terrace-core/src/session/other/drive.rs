@@ -105,6 +105,8 @@ impl Driver {
             }
             // Of ages: rounds by parts were refused when the log was opened.
             Record::Action(Action::ScanPart(_)) => {}
+            // The other policy's passes name none.
+            Record::Action(Action::NameTables(_)) => {}
             // Its outcome comes as an event.
             Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
             // Sizes are no matter of the policy.
@@ -152,6 +154,8 @@ impl Driver {
             Event::Scanned(answer) => self.scanned(at, &answer)?,
             // Of ages, as above.
             Event::ScannedPart(_) => {}
+            // Of the recorded passes, and the other engine's have other numbers: tables stay, as the log's data say where they are.
+            Event::Tables(_) => {}
             Event::ScanFailed(failure) => self.scan_failed(at, &failure),
             Event::Moved(report) => {
                 if let Some(vm) = self.vm(report.vm) {
@@ -415,7 +419,7 @@ impl Driver {
                     | Action::LetGo(_)
                     | Action::Collapse(_) => {}
                     // Which accesses would have faulted is not in the log.
-                    Action::Protect(_) | Action::Unprotect(_) => {}
+                    Action::Protect(_) | Action::Unprotect(_) | Action::NameTables(_) => {}
                 }
             }
         }

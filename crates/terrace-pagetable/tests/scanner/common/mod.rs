@@ -8,7 +8,7 @@ use terrace_pagetable::entry::{
 use terrace_pagetable::{GuestTables, Paging, SimulatedMemory};
 use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Part, PartRequest, Rearm, RequestId, ScanRequest, ScanStats,
-    Space, VmId,
+    Space, TableFrame, VmId,
 };
 
 /// Number of random cases to try: a thousand, or as many times that as `TERRACE_LONG` says.
@@ -77,6 +77,8 @@ pub struct Naive {
     pub written: Option<PageBitmap>,
     pub stats: ScanStats,
     visited: BTreeSet<u64>,
+    /// The tables below which leaves are accessed.
+    pub named: Vec<TableFrame>,
     /// The part that is read; all if there is none.
     part: Option<Part>,
     /// Whether a pass over a part prunes.
@@ -95,6 +97,7 @@ impl Naive {
             written: None,
             stats: ScanStats::default(),
             visited: BTreeSet::new(),
+            named: Vec::new(),
             part: None,
             prune_part: false,
         }
@@ -109,6 +112,7 @@ impl Naive {
         self.accessed.clear();
         self.written.iter_mut().for_each(PageBitmap::clear);
         self.visited.clear();
+        self.named.clear();
         self.stats = ScanStats::default();
         if !request.prune {
             self.known.clear();
@@ -124,6 +128,7 @@ impl Naive {
                 self.table(root.0, self.paging.levels(), request);
             }
         }
+        TableFrame::bound(&mut self.named, TableFrame::most(self.frames));
     }
 
     /// The same over a part: `known` and `huge` are what the part maps.
@@ -164,6 +169,20 @@ impl Naive {
     }
 
     fn table(&mut self, frame: u64, level: u8, request: &ScanRequest) -> bool {
+        let before = self.stats.accessed;
+        let left = self.entries_of(frame, level, request);
+        let accessed = self.stats.accessed - before;
+        if accessed > 0 {
+            self.named.push(TableFrame {
+                frame: u32::try_from(frame).expect("a small guest"),
+                level,
+                accessed: u16::try_from(accessed).expect("a small guest"),
+            });
+        }
+        left
+    }
+
+    fn entries_of(&mut self, frame: u64, level: u8, request: &ScanRequest) -> bool {
         self.stats.tables += 1;
         let end = if level == self.paging.levels() {
             256

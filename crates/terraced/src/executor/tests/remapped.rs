@@ -248,7 +248,10 @@ impl Threads {
         let mut vm = machine.vm();
         let memory = Arc::new(vm.memory().unwrap());
         assert_eq!(memory.span_pages(), (HIGH >> 12) + 256);
-        let answer = Response::Scanned(Passed::All(Box::new(answer(memory.span_pages()))));
+        let answer = Response::Scanned(
+            Passed::All(Box::new(answer(memory.span_pages()))),
+            Vec::new(),
+        );
         fs::write(machine.path().join("answer"), encode(&answer).unwrap()).unwrap();
         let worker = worker(machine.path());
         let tables = GuestTables::attach(worker, Arc::clone(&memory), PATIENCE).unwrap();

@@ -1,0 +1,169 @@
+//! A round's step of all averages, by tables.
+//!
+//! Responsible for: what becomes of a unit's two averages, given its counts, for a whole block at a time. It leaves to others: rates and the
+//! time behind them ([`super::rates`]).
+//!
+//! A row has all that one pair of counts makes of each average. Of pairs few occur, so rows are made as they are needed.
+
+use super::rates::roots;
+use super::scale::{Rate, position, rate_of, rounded};
+
+/// Difference of the roots of two numbers of touches that is a change, in 16ths: six standard deviations, because each page is asked in each round.
+const SURPRISE_ROOTS: u64 = 48;
+/// The same for what a single round says of a page that is hotter now, and of one that is colder. Loads come in bursts, so a page falls by more than it rises by.
+const RISEN_ROOTS: u64 = 56;
+const FALLEN_ROOTS: u64 = 80;
+
+/// Numbers of a byte.
+const STEPS: usize = 256;
+
+/// What one pair of counts makes of averages.
+#[derive(Clone)]
+struct Row {
+    is_made: bool,
+    /// The place of the rate that the counts say.
+    seen: u32,
+    /// The recent average's place, by what it was.
+    recent: [u32; STEPS],
+    /// The long average's place, by the step that it had; one more for what lies above the last.
+    long: [u32; STEPS + 1],
+    /// Long averages' steps within which the round alone shows no change.
+    usual: (u8, u8),
+}
+
+impl Row {
+    const EMPTY: Self = Self {
+        is_made: false,
+        seen: 0,
+        recent: [0; STEPS],
+        long: [0; STEPS + 1],
+        usual: (0, 0),
+    };
+}
+
+/// One round's step of all averages.
+pub(super) struct Step {
+    rates: Vec<Rate>,
+    windows: u8,
+    rows: Vec<Row>,
+    /// Parts of the round in recent averages and in long ones, of 65,536.
+    parts: (u64, u64),
+    /// Windows' time of the round alone, ns.
+    watched_ns: u64,
+    /// Long averages' steps from which a recent one does not differ by more than chance, by the recent one's step.
+    alike: [(u8, u8); STEPS],
+}
+
+impl Step {
+    /// By rates for each pair of counts, the round's parts of the averages, and windows' time behind recent averages and of the round alone, ns.
+    pub(super) fn new(
+        rates: Vec<Rate>,
+        windows: u8,
+        parts: (u64, u64),
+        (behind_ns, watched_ns): (u64, u64),
+    ) -> Self {
+        let by_step: Vec<u64> = (0..=u8::MAX)
+            .map(|step| roots(rate_of(step), behind_ns))
+            .collect();
+        let alike = |now: usize| within(&by_step, by_step[now], (SURPRISE_ROOTS, SURPRISE_ROOTS));
+        Self {
+            rows: vec![Row::EMPTY; rates.len()],
+            rates,
+            windows,
+            parts,
+            watched_ns,
+            alike: std::array::from_fn(alike),
+        }
+    }
+
+    /// Takes a block's counts into its averages. Each unit draws its chances from its number, so that units of a block draw evenly.
+    pub(super) fn take(
+        &mut self,
+        first: u32,
+        (reads, writes): (&[u8], &[u8]),
+        (recent, long): (&mut [u8], &mut [u16]),
+    ) {
+        let columns = usize::from(self.windows) + 1;
+        let counts = reads.iter().zip(writes);
+        let averages = recent.iter_mut().zip(long);
+        for (number, ((reads, writes), (recent, long))) in (first..).zip(counts.zip(averages)) {
+            if (*reads | *writes | *recent) == 0 && *long == 0 {
+                continue;
+            }
+            let at = usize::from(*reads) * columns + usize::from(*writes);
+            // Counts beyond the windows are nobody's.
+            let Some(row) = self.rows.get(at) else {
+                continue;
+            };
+            if !row.is_made {
+                self.make(at, *reads, *writes);
+            }
+            let chance = number.wrapping_mul(0x9e37_79b9);
+            (*recent, *long) = self.stepped(&self.rows[at], *recent, *long, chance);
+        }
+    }
+
+    #[inline]
+    fn stepped(&self, row: &Row, recent: u8, long: u16, chance: u32) -> (u8, u16) {
+        let (coarse, fine) = (chance >> 24, chance >> 16 & 255);
+        let [part, then] = long.to_le_bytes();
+        if then < row.usual.0 || then > row.usual.1 {
+            return (step_of(row.seen, coarse), rounded(row.seen, fine));
+        }
+        let now = row.recent[usize::from(recent)];
+        let recent = step_of(now, coarse);
+        let (least, most) = self.alike[usize::from(recent)];
+        if then < least || then > most {
+            return (recent, rounded(now, fine));
+        }
+        let at = usize::from(then);
+        let (from, to) = (row.long[at], row.long[at + 1]);
+        let between = (to - from) * u32::from(part) >> 8;
+        (recent, rounded(from + between, fine))
+    }
+
+    fn make(&mut self, at: usize, reads: u8, writes: u8) {
+        let rate = self.rates[at];
+        let is_full = u16::from(reads) + u16::from(writes) >= u16::from(self.windows);
+        // A page found in every window is touched at least so often.
+        let at_least = |old: Rate| if is_full { rate.max(old) } else { rate };
+        let next = |old: Rate, part: u64| position(mix(old, at_least(old), part));
+        let by_step: Vec<u64> = (0..=u8::MAX)
+            .map(|step| roots(rate_of(step), self.watched_ns))
+            .collect();
+        let (least, most) = within(
+            &by_step,
+            roots(rate, self.watched_ns),
+            (RISEN_ROOTS, FALLEN_ROOTS),
+        );
+        let row = &mut self.rows[at];
+        row.is_made = true;
+        row.seen = position(rate);
+        row.usual = (least, if is_full { u8::MAX } else { most });
+        let steps = (0..=u8::MAX).map(rate_of);
+        for ((recent, long), old) in row.recent.iter_mut().zip(&mut row.long).zip(steps) {
+            (*recent, *long) = (next(old, self.parts.0), next(old, self.parts.1));
+        }
+        row.long[STEPS] = row.long[STEPS - 1];
+    }
+}
+
+/// Steps whose roots lie so far below one at most, and so far above it.
+fn within(by_step: &[u64], root: u64, (below, above): (u64, u64)) -> (u8, u8) {
+    let least = by_step.partition_point(|r| r.saturating_add(below) < root);
+    let most = by_step.partition_point(|r| *r <= root.saturating_add(above));
+    let step = |at: usize| u8::try_from(at).unwrap_or(u8::MAX);
+    (step(least), step(most.saturating_sub(1)))
+}
+
+/// The step for a place, rounded by a chance from 0 to 255.
+#[inline]
+fn step_of(position: u32, chance: u32) -> u8 {
+    let [_, _, step, _] = (position + (chance << 8)).to_le_bytes();
+    step
+}
+
+/// An average with a part of 65,536 of something new.
+fn mix(old: Rate, new: Rate, part: u64) -> Rate {
+    (old * (65_536 - part) + new * part) >> 16
+}
