@@ -43,7 +43,11 @@ fn samples(misses: impl Fn(u64) -> f64, at: u64) -> Event {
     let pages = (0..PAGES).filter_map(|page| {
         let expected = misses(page) / 100.0;
         let more = u64::from(drawn(page, at ^ 0x5555) < expected.fract());
-        let reads = expected as u32 + u32::try_from(more).expect("one");
+        let reads = (0_u32..)
+            .take_while(|n| f64::from(*n) + 1.0 <= expected)
+            .count() as u64
+            + more;
+        let reads = u32::try_from(reads).expect("few");
         let gfn = Gfn(page);
         (reads > 0).then_some(PageSamples {
             gfn,

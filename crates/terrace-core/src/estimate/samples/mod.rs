@@ -252,6 +252,7 @@ impl Sampled {
         behind.recent_ns = self.bits_behind_ns;
         // What chance alone makes stand out is taken back by bits already.
         behind.long_ns = self.held.all_ns().saturating_mul(SURE);
+        behind.spread = 256;
     }
 
     /// Makes averages those of bits again.
