@@ -96,8 +96,6 @@ pub(crate) struct Pass<'a, M, S, L> {
     pub(crate) path: Path<'a, L>,
     /// The copy of the leaf table at hand, in one place for a whole pass: clearing 4 KiB for each table would cost a twentieth of it.
     pub(crate) copies: Option<Box<Copies>>,
-    /// The tables below which leaves are accessed, if they are asked for.
-    pub(crate) named: Option<&'a mut Named>,
 }
 
 /// The conditions under which a pass may go on.
@@ -136,14 +134,17 @@ pub(crate) struct Path<'a, L> {
     root: Gfn,
     /// The entries below the root, each with where it was read: one per level, the highest first.
     links: Vec<(&'a AtomicU64, Entry)>,
+    /// The tables below which leaves are accessed, if they are asked for.
+    named: Option<&'a mut Named>,
 }
 
 impl<'a, L: Guard> Path<'a, L> {
-    pub(crate) fn new(guard: L) -> Self {
+    pub(crate) fn new(guard: L, named: Option<&'a mut Named>) -> Self {
         Self {
             guard,
             root: Gfn(0),
             links: Vec::with_capacity(4),
+            named,
         }
     }
 
@@ -405,7 +406,7 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
     #[inline]
     fn name(&mut self, frame: Gfn, level: u8, before: u64) {
         let found = self.stats.accessed - before;
-        if let Some(named) = &mut self.named
+        if let Some(named) = &mut self.path.named
             && found > 0
             && self.path.holds().is_ok()
         {

@@ -158,9 +158,8 @@ impl Scanner {
             },
             vectors: self.vectors,
             stats: Default::default(),
-            path: Path::new(guard),
+            path: Path::new(guard, self.named.as_mut()),
             copies: None,
-            named: self.named.as_mut(),
         };
         for root in roots {
             pass.root(*root);
@@ -213,9 +212,8 @@ impl Scanner {
             marks: &mut *room,
             vectors: self.vectors,
             stats: Default::default(),
-            path: Path::new(guard),
+            path: Path::new(guard, self.named.as_mut()),
             copies: None,
-            named: self.named.as_mut(),
         };
         for root in roots {
             pass.root(*root);

@@ -9,11 +9,11 @@ use crate::{RequestId, Space};
 /// A page that holds a page table of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableFrame {
-    /// Its guest page number.
+    /// The page's number in the guest.
     pub frame: u32,
     /// Leaves below it that had their accessed bit, as far as the number goes.
     pub accessed: u16,
-    /// Its level; 1 holds leaves of 4 KiB.
+    /// Level of the table; 1 holds leaves of 4 KiB.
     pub level: u8,
 }
 

@@ -38,7 +38,7 @@ pub enum TablePlace {
     /// By what their leaves' accesses are worth, which is before the data that they map.
     #[default]
     First,
-    /// Where they are.
+    /// They stay.
     Stay,
 }
 

@@ -37,7 +37,8 @@ impl Vm {
         let ends = !self.rounds.plans_only();
         if ends {
             self.lift_tables();
-            self.place.end_round(&mut self.pages, &room);
+            let samples = &mut self.observer.sampled;
+            self.place.end_round(&mut self.pages, &room, samples);
             self.rounds.times.ranked_at = Some(now);
         }
         self.lay_tables(room.seen, ends);
@@ -121,7 +122,7 @@ impl Vm {
         let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
         let paid = paid.saturating_mul(1 << worth.doublings);
         // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare.
-        let sampled = self.pages.sampled.as_ref();
+        let sampled = self.observer.sampled.as_ref();
         let paid = paid.saturating_mul(sampled.map_or(1, |sampled| sampled.rounds_apart()));
         // A worker's word for what it cost ends no VM's rounds.
         Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)

@@ -295,6 +295,8 @@ impl Engine {
             let ages = vm.observer.ages.as_ref();
             let ages = ages.map_or(0, |ages| ages.heap_bytes());
             let coarse = vm.observer.coarse.heap_bytes() + vm.observer.tables.heap_bytes();
+            let sampled = vm.observer.sampled.as_ref();
+            let coarse = coarse + sampled.map_or(0, |sampled| sampled.heap_bytes());
             let parts = vm.rounds.parts.as_ref();
             let parts = parts.map_or(0, |parts| parts.heap_bytes());
             coarse + parts + vm.pages.heap_bytes() + vm.moving.heap_bytes() + demand + ages

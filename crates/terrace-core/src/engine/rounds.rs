@@ -59,7 +59,7 @@ pub(crate) struct Times {
     pub ranked_at: Option<Tick>,
 }
 
-/// What a VM's rounds are worth, under a policy that scans all the time.
+/// The worth of a VM's rounds, under a policy that scans all the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundsWorth {
     /// The time that the moves of the round under way are expected to save, ns.

@@ -44,10 +44,8 @@ impl Vm {
         }
         let exposure = (over_ns << 8) / u64::from(said.period);
         let units = self.pages.units();
-        let sampled = self
-            .pages
-            .sampled
-            .get_or_insert_with(|| Box::new(Sampled::new(units)));
+        let own = &mut self.observer.sampled;
+        let sampled = own.get_or_insert_with(|| Box::new(Sampled::new(units)));
         sampled.hear(counts, exposure, &mut self.pages.long);
     }
 }

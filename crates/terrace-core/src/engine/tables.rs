@@ -47,7 +47,7 @@ impl Table {
 /// A VM's page tables, at most [`TableFrame::most`] of them.
 #[derive(Debug, Default)]
 pub(crate) struct TableRanks {
-    /// What the round's passes named so far.
+    /// Tables that the round's passes named so far.
     named: Vec<TableFrame>,
     /// In ascending order.
     tables: Vec<Table>,

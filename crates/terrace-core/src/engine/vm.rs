@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::tables::TableRanks;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
-use crate::estimate::{Averages, Estimator};
+use crate::estimate::{Averages, Estimator, Sampled};
 use crate::pages::Pages;
 use crate::place::{BenefitPlace, ExchangeRule, PlaceStage, RankedPlace, TopListsPlace, Worth};
 use crate::policy::{self, Observe, Policy};
@@ -56,6 +56,8 @@ pub(crate) struct Observer {
     pub coarse: CoarseBlocks,
     /// The guest's page tables, if they are placed.
     pub tables: TableRanks,
+    /// Samples since the last round, and what they have shown, if some come.
+    pub sampled: Option<Box<Sampled>>,
     /// When samples last came.
     pub sampled_at: Option<Tick>,
 }
@@ -69,6 +71,7 @@ impl Observer {
             ages: None,
             coarse: CoarseBlocks::default(),
             tables: TableRanks::default(),
+            sampled: None,
             sampled_at: None,
         }
     }

@@ -17,7 +17,7 @@ const FALLEN_ROOTS: u64 = 80;
 /// Numbers of a byte.
 const STEPS: usize = 256;
 
-/// What one pair of counts makes of averages.
+/// The effect of one pair of counts on averages.
 #[derive(Clone)]
 struct Row {
     is_made: bool,

@@ -12,7 +12,6 @@ mod worth;
 
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSize, TierId};
 
-use crate::estimate::Sampled;
 use crate::ram::Ram;
 
 /// Units of a 2 MiB block if the unit is 4 KiB.
@@ -30,8 +29,6 @@ pub struct Pages {
     /// Long averages of rates, under policies that have them; else empty.
     pub(crate) long: Vec<u16>,
     pub(crate) flags: Vec<u8>,
-    /// Samples beside accessed bits, while some come.
-    pub(crate) sampled: Option<Box<Sampled>>,
     /// Base pages per tier code; code 7 is "absent".
     held: [u64; 8],
     /// Units of 2 MiB that were found in more than one tier since this was last set to 0.
@@ -51,7 +48,6 @@ impl Pages {
             queue: vec![0; n],
             long: Vec::new(),
             flags: vec![flags::ABSENT; n],
-            sampled: None,
             held: [0; 8],
             split_units: 0,
         }
@@ -77,8 +73,7 @@ impl Pages {
     pub fn heap_bytes(&self) -> usize {
         let arrays = [&self.reads, &self.writes, &self.queue, &self.flags];
         let bytes: usize = arrays.iter().map(|array| array.capacity()).sum();
-        let sampled = self.sampled.as_ref().map_or(0, |own| own.heap_bytes());
-        bytes + sampled + self.long.capacity() * size_of::<u16>()
+        bytes + self.long.capacity() * size_of::<u16>()
     }
 
     /// The guest's RAM.

@@ -15,7 +15,7 @@ use super::likely::Likely;
 use super::ranked::rank;
 use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
 use crate::estimate::{
-    Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, end_round, rate_of,
+    Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, Sampled, end_round, rate_of,
 };
 use crate::pages::Pages;
 
@@ -127,8 +127,8 @@ impl BenefitPlace {
 }
 
 impl PlaceStage for BenefitPlace {
-    fn end_round(&mut self, pages: &mut Pages, room: &Room) {
-        let misses = end_round(self.averages, pages, room.seen, &mut self.behind);
+    fn end_round(&mut self, pages: &mut Pages, room: &Room, samples: &mut Option<Box<Sampled>>) {
+        let misses = end_round(self.averages, (pages, samples), room.seen, &mut self.behind);
         self.worth.misses = misses.unwrap_or(self.worth.misses);
         self.has_ended = true;
     }

@@ -84,7 +84,7 @@ fn seen() -> [Rate; DEGREES] {
     std::array::from_fn(|degree| rate_of(u8::try_from(degree).unwrap_or(u8::MAX)))
 }
 
-/// Where degrees lie on the scale of roots.
+/// The places of degrees on the scale of roots.
 struct Scale {
     /// Touches for a rate.
     touches: f64,
@@ -173,7 +173,7 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// What chance makes of a distribution.
+/// A distribution as chance blurs it.
 fn blurred(from: &Bins) -> Bins {
     let mut to = [0.0; BINS];
     for (at, amount) in from.iter().enumerate() {

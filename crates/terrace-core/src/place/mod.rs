@@ -25,7 +25,7 @@ use terrace_proto::TierId;
 
 use std::time::Duration;
 
-use crate::estimate::Seen;
+use crate::estimate::{Sampled, Seen};
 use crate::pages::Pages;
 
 /// The room that a VM has in each tier, in units, and how much may be proposed.
@@ -89,8 +89,10 @@ pub struct Proposal {
 
 /// The end of a round: counts in, proposals out.
 pub trait PlaceStage: Send {
-    /// Takes a round's end in, before the proposals: what the stage stores of each unit beyond a round.
-    fn end_round(&mut self, _pages: &mut Pages, _room: &Room) {}
+    /// Takes a round's end in, before the proposals: what the stage stores of each unit beyond a round. Samples of the round, if there are some,
+    /// stand beside its counts.
+    fn end_round(&mut self, _pages: &mut Pages, _room: &Room, _samples: &mut Option<Box<Sampled>>) {
+    }
 
     /// Proposes moves between two rankings, if the stage moves pages while scans run.
     fn propose_between(&mut self, _round: u64, _pages: &Pages, _room: &Room) -> Vec<Flow> {

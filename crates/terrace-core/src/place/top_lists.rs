@@ -55,7 +55,7 @@ impl TopListsPlace {
 }
 
 impl PlaceStage for TopListsPlace {
-    fn end_round(&mut self, pages: &mut Pages, room: &Room) {
+    fn end_round(&mut self, pages: &mut Pages, room: &Room, _: &mut Option<Box<Sampled>>) {
         let tiers = usize::from(pages.tiers());
         self.threshold = match self.lists.threshold {
             HotnessThreshold::Above(count) => Some(count),

@@ -103,7 +103,7 @@ fn hot_pages_whose_data_the_caches_hold_stay_where_they_are() {
 }
 
 #[test]
-fn a_source_that_names_pages_which_nobody_touches_is_not_believed() {
+fn a_source_of_pages_that_nobody_touches_is_not_believed() {
     let touched = |page: u64| {
         if page >= PAGES / 2 {
             0.0

@@ -64,7 +64,7 @@ fn plans(h: &Host) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn tables_in_slow_memory_come_to_fast_memory_and_stay_while_they_are_hot() {
+fn hot_tables_come_to_fast_memory_and_stay_there() {
     let mut h = host_with(TablePlace::First);
     h.run_until(Tick(20 * SECOND));
     let all = u64::from(TABLES.end - TABLES.start);
@@ -81,7 +81,7 @@ fn tables_in_slow_memory_come_to_fast_memory_and_stay_while_they_are_hot() {
 }
 
 #[test]
-fn tables_stay_and_are_not_asked_for_if_the_configuration_says_so() {
+fn tables_stay_if_the_configuration_says_so() {
     let mut h = host_with(TablePlace::Stay);
     h.run_until(Tick(20 * SECOND));
     assert_eq!((h.on_fast(1, is_table), asks(&h)), (0, 0));
@@ -130,7 +130,7 @@ fn a_table_that_is_hot_no_more_makes_room_for_data() {
 }
 
 #[test]
-fn a_page_that_a_user_table_maps_is_ranked_by_its_own_bits_whatever_is_named() {
+fn a_mapped_page_that_is_named_is_ranked_by_its_own_bits() {
     let mut h = host_with(TablePlace::First);
     let guest = h.guests.get_mut(&VmId(1)).expect("a guest");
     // Pages that nobody touches, by their tables in heavy use.
@@ -168,14 +168,14 @@ fn beside(tables: u32) -> (u64, u64) {
 }
 
 #[test]
-fn a_guest_that_calls_all_its_pages_tables_gains_nothing_beyond_its_share() {
+fn a_guest_that_is_all_tables_gains_nothing_beyond_its_share() {
     let honest = beside(0);
     assert_eq!(honest.0, 410, "all hot pages");
     assert_eq!(beside(4096), honest);
 }
 
 #[test]
-fn tables_that_change_between_scans_move_no_more_than_the_budget_of_rounds() {
+fn tables_that_change_between_scans_keep_to_the_budget() {
     let mut h = host_with(TablePlace::First);
     for second in 1..60_u32 {
         h.run_until(Tick(u64::from(second) * SECOND));
@@ -208,7 +208,7 @@ fn tell(h: &mut Host, event: Event) {
 }
 
 #[test]
-fn tables_that_were_not_asked_for_or_cannot_be_are_counted_and_change_nothing() {
+fn tables_not_asked_for_or_impossible_change_nothing() {
     let mut h = host_with(TablePlace::First);
     h.run_until(Tick(SECOND / 10));
     let answer = |id, frames| {

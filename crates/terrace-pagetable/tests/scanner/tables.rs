@@ -73,7 +73,7 @@ fn a_table_at_many_levels_and_in_a_loop_is_named_once() {
 }
 
 #[test]
-fn a_guest_that_calls_all_its_pages_tables_has_as_many_named_as_fit() {
+fn of_a_guest_that_is_all_tables_as_many_are_named_as_fit() {
     let mut memory = SimulatedMemory::new(FRAMES);
     for frame in 1..1_200 {
         memory.add_table(Gfn(frame)).unwrap();
@@ -100,7 +100,7 @@ fn a_guest_that_calls_all_its_pages_tables_has_as_many_named_as_fit() {
 }
 
 #[test]
-fn a_table_that_the_guest_frees_in_the_middle_of_the_pass_is_not_named() {
+fn a_table_freed_in_the_middle_of_the_pass_is_not_named() {
     let mut memory = guest(4);
     memory.add_table(Gfn(5)).unwrap();
     store(&memory, 4, 7, 99 << 12 | USED);

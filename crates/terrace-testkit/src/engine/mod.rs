@@ -69,7 +69,7 @@ pub struct Guest {
 /// A page table as scans name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedTable {
-    /// Its level.
+    /// Level of the table.
     pub level: u8,
     /// Accessed leaves that each pass finds below it.
     pub accessed: u16,

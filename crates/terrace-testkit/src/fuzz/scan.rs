@@ -138,7 +138,7 @@ fn check_answer(answer: &ScanAnswer) {
     }
 }
 
-/// What is named was read as a table, once, and has accessed leaves.
+/// Each named table was read as one, once, and has accessed leaves.
 fn check_tables(named: &[TableFrame], stats: ScanStats, asked: bool) {
     assert!(TableFrame::fit(named, FRAMES));
     assert!(named.len() as u64 <= stats.tables && (asked || named.is_empty()));

@@ -1,4 +1,4 @@
-//! What bits and samples have proved to predict, and how many misses a touch stands for.
+//! The record of bits and samples: how well either predicts, and how many misses a touch stands for.
 //!
 //! Responsible for: the weights of both, from a round's samples against what was expected of them before. It leaves to
 //! others: the averages that the weights are for.
@@ -21,7 +21,7 @@ const MOST_EXPECTED: u64 = 16 * ONE;
 const MOST_BITS_NS: u128 = 600_000_000_000;
 /// Before anything is learned bits count for so many rounds' samples.
 const PRIOR_ROUNDS: u64 = 2;
-/// What is older counts less by one in so many in each round.
+/// Older findings count less by one in so many in each round.
 const FADING: i128 = 16;
 /// Averages over so many times a round's samples say how much samples vary.
 const SETTLED: u64 = 64;
@@ -82,7 +82,7 @@ impl Tally {
     }
 }
 
-/// What was learned.
+/// Findings so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     /// Misses that a touch stands for, 256ths; 0: nothing is known.
@@ -140,7 +140,7 @@ impl Evidence {
         2 * self.unseen.0 <= self.unseen.1
     }
 
-    /// What a sample counts for, 4,096ths of one.
+    /// The weight of a sample, 4,096ths of one.
     pub fn one(&self) -> u64 {
         let (found, beyond) = self.both;
         match found {

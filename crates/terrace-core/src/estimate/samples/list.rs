@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn without_averages_to_fold_into_what_does_not_fit_is_thinned_out_with_its_time() {
+    fn what_a_list_cannot_take_at_first_is_thinned_out() {
         let mut list = List::new(6000);
         let none: Option<&mut fn(u32, u64, u64)> = None;
         list.take_in((0..200).map(|unit| (unit, 1)).collect(), 256, none);

@@ -46,11 +46,11 @@ const SURPRISE: u64 = 18;
 /// Ends a round by bits and, while some come, by samples. Gives how many misses a touch stands for, if samples showed it.
 pub(crate) fn end_round(
     averages: Averages,
-    pages: &mut Pages,
+    (pages, samples): (&mut Pages, &mut Option<Box<Sampled>>),
     seen: Seen,
     behind: &mut Behind,
 ) -> Option<u64> {
-    let Some(mut sampled) = pages.sampled.take() else {
+    let Some(mut sampled) = samples.take() else {
         averages.end_round(pages, seen, behind);
         return None;
     };
@@ -65,7 +65,7 @@ pub(crate) fn end_round(
     }
     let misses = sampled.evidence.misses();
     if sampled.silent < MOST_SILENT {
-        pages.sampled = Some(sampled);
+        *samples = Some(sampled);
     } else {
         sampled.leave(pages, behind);
     }
@@ -74,10 +74,10 @@ pub(crate) fn end_round(
 
 /// The state of a VM whose misses are sampled. It does not grow with time.
 #[derive(Debug)]
-pub(crate) struct Sampled {
+pub struct Sampled {
     list: List,
     evidence: Evidence,
-    /// What long averages consist of.
+    /// The parts of long averages.
     held: Held,
     /// Windows' time behind the averages by bits, ns.
     bits_behind_ns: u64,
@@ -298,7 +298,7 @@ impl Sampled {
         self.list.clear();
     }
 
-    /// What the round does to each unit's averages.
+    /// The round's effect on each unit's averages.
     fn step(&mut self, seen: Seen, rates: Vec<Rate>, (listed, folded): (u64, u64)) -> Step {
         let old = self.held;
         let watched = seen.window_ns.saturating_mul(u64::from(seen.windows));
