@@ -406,9 +406,10 @@ impl<'a, M: GuestTables, S: Marks, L: Guard> Pass<'a, M, S, L> {
     #[inline]
     fn name(&mut self, frame: Gfn, level: u8, before: u64) {
         let found = self.stats.accessed - before;
-        if let Some(named) = &mut self.path.named
-            && found > 0
+        if found > 0
+            && self.path.named.is_some()
             && self.path.holds().is_ok()
+            && let Some(named) = &mut self.path.named
         {
             named.add(frame, level, found);
         }

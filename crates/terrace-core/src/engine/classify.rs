@@ -120,10 +120,10 @@ impl Vm {
             false => MOST_DOUBLINGS.min(worth.doublings + 1),
         };
         let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
-        let paid = paid.saturating_mul(1 << worth.doublings);
-        // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare.
+        // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare, too.
         let sampled = self.observer.sampled.as_ref();
-        let paid = paid.saturating_mul(sampled.map_or(1, |sampled| sampled.rounds_apart()));
+        let apart = sampled.map_or(1, |sampled| sampled.rounds_apart());
+        let paid = paid.saturating_mul(apart.max(1 << worth.doublings));
         // A worker's word for what it cost ends no VM's rounds.
         Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }

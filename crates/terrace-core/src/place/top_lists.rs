@@ -7,7 +7,7 @@ use super::collect::collect;
 use super::ranked::rank;
 use super::sides::decide;
 use super::{ExchangeRule, Flow, PlaceStage, Proposal, Room};
-use crate::estimate::{Estimator, Histogram, ListRule, TopLists, lowest_threshold};
+use crate::estimate::{Estimator, Histogram, ListRule, Sampled, TopLists, lowest_threshold};
 use crate::pages::Pages;
 use crate::policy::{HotLists, HotnessThreshold, Sides};
 

@@ -32,11 +32,8 @@ const BITS_BACK_NS: u64 = 20_000_000_000;
 const SAMPLES_BACK_NS: u64 = 600_000_000_000;
 /// Most times as far apart as without samples that rounds become.
 const MOST_APART: u64 = 8;
-/// Rounds without a sample after which bits are alone again.
-const MOST_SILENT: u8 = 8;
-/// Averages by both are nearer to what is expected of a unit the less was sampled: differences are as sure as those of plain ones over so
-/// many times the time.
-const SURE: u64 = 6;
+/// Time without a sample after which bits are alone again, ns.
+const MOST_SILENT_NS: u64 = 10_000_000_000;
 /// One sample; numbers of samples are multiples of a 4,096th.
 const ONE: u64 = 1 << 12;
 /// Difference of a round's samples from what is expected that is a change: six standard deviations, as the square of
@@ -56,7 +53,7 @@ pub(crate) fn end_round(
     };
     if !sampled.has_any() {
         averages.end_round(pages, seen, behind);
-        sampled.silent = sampled.silent.saturating_add(1);
+        sampled.silent_ns = sampled.silent_ns.saturating_add(seen.since_ns);
     } else if sampled.evidence.is_believed() {
         sampled.end_round(averages, pages, seen, behind);
     } else {
@@ -64,7 +61,7 @@ pub(crate) fn end_round(
         averages.end_round(pages, seen, behind);
     }
     let misses = sampled.evidence.misses();
-    if sampled.silent < MOST_SILENT {
+    if sampled.silent_ns < MOST_SILENT_NS {
         *samples = Some(sampled);
     } else {
         sampled.leave(pages, behind);
@@ -84,8 +81,8 @@ pub struct Sampled {
     /// Time under samples for each miss that one stands for, ns in 256ths; what is older counts less.
     exposure: u64,
     rounds: u64,
-    /// Rounds since the last sample.
-    silent: u8,
+    /// Time since the last round with a sample, ns.
+    silent_ns: u64,
 }
 
 /// The times that long averages are over.
@@ -172,7 +169,7 @@ impl Sampled {
             bits_behind_ns: 0,
             exposure: 0,
             rounds: 0,
-            silent: 0,
+            silent_ns: 0,
         }
     }
 
@@ -188,7 +185,7 @@ impl Sampled {
 
     /// How many times as far apart rounds may be as without samples, because bits weigh little beside them.
     pub(crate) fn rounds_apart(&self) -> u64 {
-        match self.evidence.is_believed() && self.silent == 0 {
+        match self.evidence.is_believed() && self.silent_ns == 0 {
             true => (self.held.samples_ns / self.held.bits_ns.max(1) / 4).clamp(1, MOST_APART),
             false => 1,
         }
@@ -231,8 +228,8 @@ impl Sampled {
         };
         let rates = averages.rates(seen);
         let (listed, folded) = self.list.exposures();
-        self.silent = match listed + folded {
-            0 => self.silent.saturating_add(1),
+        self.silent_ns = match listed + folded {
+            0 => self.silent_ns.saturating_add(seen.since_ns),
             _ => 0,
         };
         if self.evidence.is_new() {
@@ -251,7 +248,7 @@ impl Sampled {
         self.list.clear();
         behind.recent_ns = self.bits_behind_ns;
         // What chance alone makes stand out is taken back by bits already.
-        behind.long_ns = self.held.all_ns().saturating_mul(SURE);
+        behind.long_ns = self.held.all_ns();
         behind.spread = 256;
     }
 
@@ -276,8 +273,8 @@ impl Sampled {
         }
         self.leave(pages, behind);
         let (listed, _) = self.list.exposures();
-        self.silent = if listed == 0 {
-            self.silent.saturating_add(1)
+        self.silent_ns = if listed == 0 {
+            self.silent_ns.saturating_add(seen.since_ns)
         } else {
             0
         };
