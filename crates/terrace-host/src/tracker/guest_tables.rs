@@ -31,6 +31,8 @@ fn lease(pages: u64) -> Duration {
 /// The way in which passes are made.
 #[derive(Clone, Copy, Debug)]
 struct Options {
+    /// The time limit of a pass.
+    timeout: Duration,
     /// Writes are told from D, which is moved aside.
     writes: bool,
     /// Threads of a pass over all, at most.
@@ -60,7 +62,6 @@ struct Dated {
 pub struct GuestTables {
     command: WorkerCommand,
     memory: Arc<GuestMemory>,
-    timeout: Duration,
     worker: Option<WorkerHandle>,
     sandbox_gaps: Vec<String>,
     charged_to: Option<ChargedTo>,
@@ -104,13 +105,13 @@ impl GuestTables {
         let mut tables = Self {
             command,
             memory,
-            timeout,
             worker: None,
             sandbox_gaps: Vec::new(),
             charged_to,
             uncharged: None,
             stop: WorkerStop::default(),
             options: Options {
+                timeout,
                 writes: false,
                 threads: 1,
                 tables: false,
@@ -150,7 +151,7 @@ impl GuestTables {
         worker.end_with(&self.stop)?;
         let charge = |to: &ChargedTo| worker.charge(to).err();
         self.uncharged = self.charged_to.as_ref().and_then(charge);
-        self.sandbox_gaps = worker.attach(&self.memory, self.timeout)?;
+        self.sandbox_gaps = worker.attach(&self.memory, self.options.timeout)?;
         Ok(worker)
     }
 
@@ -283,7 +284,7 @@ impl GuestTables {
 
     fn pass(&mut self, pass: Pass, readings: Readings, until: Tick) -> Result<Passed, ScanFailure> {
         let about = (pass.id(), pass.space().vm());
-        let (timeout, options) = (self.timeout, self.options);
+        let options = self.options;
         self.named.clear();
         let worker = self.worker();
         let answer = worker.and_then(|worker| {
@@ -292,7 +293,7 @@ impl GuestTables {
                 readings,
                 until,
                 (options.writes, options.threads, options.tables),
-                timeout,
+                options.timeout,
             )
         });
         let (passed, named) = answer.map_err(|error| self.failed(about, error))?;
@@ -307,7 +308,7 @@ impl GuestTables {
     }
 
     fn search(&mut self, readings: Readings) -> Result<(), WorkerError> {
-        let timeout = self.timeout.max(search_timeout(self.pages()));
+        let timeout = self.options.timeout.max(search_timeout(self.pages()));
         self.withheld = self.worker()?.search(readings, timeout)?;
         Ok(())
     }
