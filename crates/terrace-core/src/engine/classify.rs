@@ -19,8 +19,10 @@ use crate::policy::Estimate;
 
 /// A round repays its scans if its moves are expected to save so many times the CPU time that they took: not all that rounds find is found by one of them.
 const REPAYS: u64 = 4;
-/// The pause after rounds that do not is doubled so often at most: a new hot set is to be found within seconds.
+/// The pause after rounds that do not is doubled so often at most, because a new hot set is to be found within seconds.
 const MOST_DOUBLINGS: u32 = 3;
+/// Pauses grow no longer than this by that, ns.
+const RAREST_NS: u64 = 8_000_000_000;
 /// The longest pause between rounds of a policy that scans all the time.
 const MOST_REST: Duration = Duration::from_secs(60);
 
@@ -123,7 +125,8 @@ impl Vm {
         // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare, too.
         let sampled = self.observer.sampled.as_ref();
         let apart = sampled.map_or(1, |sampled| sampled.rounds_apart());
-        let paid = paid.saturating_mul(apart.max(1 << worth.doublings));
+        let rare = paid.saturating_mul(apart.max(1 << worth.doublings));
+        let paid = paid.max(rare.min(RAREST_NS));
         // A worker's word for what it cost ends no VM's rounds.
         Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }

@@ -91,6 +91,26 @@ fn nothing_moves_for_what_is_placed_well() {
 }
 
 #[test]
+fn rounds_that_save_less_than_they_cost_become_rarer() {
+    let mut h = host(scattered);
+    let rounds = |h: &Host| {
+        h.engine()
+            .vm(VmId(1))
+            .expect("a VM that arrived")
+            .counters
+            .rounds
+    };
+    h.run_until(Tick(10 * SECOND));
+    let first = rounds(&h);
+    h.run_until(Tick(60 * SECOND));
+    let before = rounds(&h);
+    h.run_until(Tick(120 * SECOND));
+    let later = rounds(&h) - before;
+    // 60 s of rounds 8 s apart, or nearly.
+    assert!((4..=12).contains(&later) && first >= 3, "{first} {later}");
+}
+
+#[test]
 fn a_uniform_load_moves_less_than_under_vtmm() {
     let [own, vtmm] = [PolicyName::Terrace, PolicyName::Vtmm].map(|policy| {
         let mut h = host_by(policy, |_, _| 5.0);
