@@ -16,9 +16,9 @@ use super::scale::{PER_SECOND, Rate, rate_of};
 use super::step::Step;
 use crate::pages::{BLOCK, Pages};
 
-/// The spread that chance makes if touches are independent, in 256ths: two fifths more than that of counts, because a window that was touched
+/// The spread that chance makes if touches are independent, in 256ths: three quarters more than that of counts, because a window that was touched
 /// twice counts as one that was touched once.
-const INDEPENDENT: u64 = 256 * 7 / 5;
+const INDEPENDENT: u64 = 256 * 7 / 4;
 /// The most that it is taken for.
 const MOST_SPREAD: u64 = 64 * 256;
 

@@ -25,6 +25,9 @@ const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_
 /// Percent of the colder page's likely rate that the hotter one has at least: that much of what chance makes stays in likely rates.
 const CLEAR_PERCENT: u64 = 120;
 
+/// The hotter page's rate is above the colder one's by this, too, divided by the touches behind it.
+const FEW_TOUCHES: u128 = 12;
+
 /// A touch a second for a second, in units of 2^-20 and ns.
 const SECOND: u128 = PER_SECOND as u128 * 1_000_000_000;
 
@@ -76,7 +79,10 @@ impl BenefitPlace {
     /// Whether a hot unit that changes places with a cold one repays both moves.
     fn pays(&self, cold: u8, hot: u8) -> bool {
         let (cold, hot) = (self.likely.rate(cold), self.likely.rate(hot));
-        hot * 100 > cold * CLEAR_PERCENT && self.repays(hot - cold, 2)
+        let touches = u128::from(hot) * u128::from(self.behind.long_ns) / (SECOND / 100);
+        // In hundredths of touches, so that a few of them prove little.
+        let needs = u128::from(cold) * (u128::from(CLEAR_PERCENT) * touches + FEW_TOUCHES * 10_000);
+        u128::from(hot) * 100 * touches > needs && self.repays(hot - cold, 2)
     }
 
     /// Whether a difference of rates is worth so many moves, if it stays as long as expected.
