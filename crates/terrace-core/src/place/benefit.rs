@@ -23,10 +23,10 @@ use crate::pages::Pages;
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(60));
 
 /// Percent of the colder page's likely rate that the hotter one has at least: that much of what chance makes stays in likely rates.
-const CLEAR_PERCENT: u64 = 120;
+const CLEAR_PERCENT: u64 = 115;
 
 /// The hotter page's rate is above the colder one's by this, too, divided by the touches behind it.
-const FEW_TOUCHES: u128 = 12;
+const FEW_TOUCHES: u128 = 9;
 
 /// A touch a second for a second, in units of 2^-20 and ns.
 const SECOND: u128 = PER_SECOND as u128 * 1_000_000_000;

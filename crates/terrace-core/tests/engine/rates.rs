@@ -117,7 +117,7 @@ fn a_uniform_load_moves_less_than_under_vtmm() {
         h.run_until(Tick(600 * SECOND));
         moved(&h)
     });
-    assert!(own * 20 < vtmm, "{own}, vtmm {vtmm}");
+    assert!(own * 10 < vtmm, "{own}, vtmm {vtmm}");
 }
 
 #[test]
