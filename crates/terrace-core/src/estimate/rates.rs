@@ -33,6 +33,17 @@ pub struct Seen {
     pub since_ns: u64,
 }
 
+impl Seen {
+    /// The times as far as averages go by them; none if the round had no window. Times of weeks are those of a clock that jumped.
+    pub(super) fn usable(self) -> Option<Self> {
+        (self.windows > 0 && self.window_ns > 0).then(|| Self {
+            window_ns: self.window_ns.min(1 << 50),
+            since_ns: self.since_ns.min(1 << 50),
+            ..self
+        })
+    }
+}
+
 /// How averages are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Averages {
@@ -129,14 +140,8 @@ pub(super) fn take_in(behind_ns: &mut u64, back_ns: u64, (watched, since): (u64,
 impl Averages {
     /// Ends a round: takes its counts into the averages of each unit.
     pub(crate) fn end_round(self, pages: &mut Pages, seen: Seen, behind: &mut Behind) {
-        if seen.windows == 0 || seen.window_ns == 0 {
+        let Some(seen) = seen.usable() else {
             return;
-        }
-        // Times of weeks are those of a clock that jumped.
-        let seen = Seen {
-            window_ns: seen.window_ns.min(1 << 50),
-            since_ns: seen.since_ns.min(1 << 50),
-            ..seen
         };
         let parts = behind.end_round(self, seen);
         let watched_ns = seen.window_ns * u64::from(seen.windows);

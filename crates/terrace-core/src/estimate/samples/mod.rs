@@ -218,13 +218,8 @@ impl Sampled {
         seen: Seen,
         behind: &mut Behind,
     ) {
-        if seen.windows == 0 || seen.window_ns == 0 {
+        let Some(seen) = seen.usable() else {
             return;
-        }
-        let seen = Seen {
-            window_ns: seen.window_ns.min(1 << 50),
-            since_ns: seen.since_ns.min(1 << 50),
-            ..seen
         };
         let rates = averages.rates(seen);
         let (listed, folded) = self.list.exposures();
