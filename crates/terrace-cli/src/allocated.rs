@@ -1,7 +1,9 @@
-//! The system's allocator with a count of bytes, so that `terrace bench` can report the engine's memory.
+//! The daemon's allocator with a count of bytes, so that `terrace bench` can report the engine's memory.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use terrace_sys::HugePages;
 
 struct Counting;
 
@@ -11,26 +13,34 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call is handed to the system's allocator unchanged; counting does not allocate.
+// SAFETY: every call is handed to the daemon's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller's duties are those of the system's allocator.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's duties are those of the daemon's allocator.
+        unsafe { HugePages.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the block came from `alloc` above, so from the system's allocator.
-        unsafe { System.dealloc(ptr, layout) }
+        // SAFETY: the block came from `alloc` above, so from the daemon's allocator.
+        unsafe { HugePages.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller's duties are those of the system's allocator.
-        unsafe { System.alloc_zeroed(layout) }
+        // SAFETY: the caller's duties are those of the daemon's allocator.
+        unsafe { HugePages.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let now = NOW.fetch_add(size, Relaxed) + size - layout.size();
+        NOW.fetch_sub(layout.size(), Relaxed);
+        PEAK.fetch_max(now, Relaxed);
+        // SAFETY: the caller's duties are those of the daemon's allocator, which the block came from.
+        unsafe { HugePages.realloc(ptr, layout, size) }
     }
 }
 

@@ -18,6 +18,7 @@ mod fds;
 mod file_id;
 pub mod guest_module;
 mod heap;
+mod huge_pages;
 mod inherit;
 mod listen;
 mod mapping;
@@ -52,6 +53,7 @@ pub use fds::{
 };
 pub use file_id::FileId;
 pub use heap::one_heap;
+pub use huge_pages::HugePages;
 pub use inherit::inherit_nothing;
 pub use listen::{ListenError, SocketFile, listen_at};
 pub use mapping::SharedMapping;

@@ -10,6 +10,9 @@ use terrace_config::{Config, Sources};
 use terrace_proto::printable::printable;
 use terraced::{Inbox, Simulated, Speed};
 
+#[global_allocator]
+static ALLOCATOR: terrace_sys::HugePages = terrace_sys::HugePages;
+
 /// Tiered memory for the virtual machines of this host: hot pages in fast memory, cold ones in slow.
 #[derive(Debug, Parser)]
 #[command(name = "terraced", version, max_term_width = 100)]

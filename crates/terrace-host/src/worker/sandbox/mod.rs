@@ -140,8 +140,14 @@ const LIMITED: [Limited; 4] = [
     (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
     (libc::SYS_mmap, &[&[lacks(2, libc::PROT_EXEC)]]),
     (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
-    // The one advice that drops nothing but page table entries of shared mappings.
-    (libc::SYS_madvise, &[&[is(2, libc::MADV_DONTNEED)]]),
+    // Advice that drops nothing but page table entries of shared mappings, and the allocator's.
+    (
+        libc::SYS_madvise,
+        &[
+            &[is(2, libc::MADV_DONTNEED)],
+            &[is(2, libc::MADV_HUGEPAGE)],
+        ],
+    ),
 ];
 
 #[cfg(test)]
