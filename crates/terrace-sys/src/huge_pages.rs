@@ -48,7 +48,13 @@ fn advised(block: *mut u8, bytes: usize) -> *mut u8 {
     let whole = bytes.saturating_sub(before) / HUGE * HUGE;
     // SAFETY: the range lies within a block of ours, and the advice changes no contents. A kernel without huge pages says
     // EINVAL, which does not matter.
-    unsafe { libc::madvise(block.wrapping_add(before).cast(), whole, libc::MADV_HUGEPAGE) };
+    unsafe {
+        libc::madvise(
+            block.wrapping_add(before).cast(),
+            whole,
+            libc::MADV_HUGEPAGE,
+        )
+    };
     block
 }
 
@@ -84,7 +90,10 @@ mod tests {
         unsafe {
             let large = HugePages.alloc_zeroed(of(40 << 20));
             let middle = large.wrapping_add(20 << 20);
-            assert_eq!((*large, *middle, *large.wrapping_add((40 << 20) - 1)), (0, 0, 0));
+            assert_eq!(
+                (*large, *middle, *large.wrapping_add((40 << 20) - 1)),
+                (0, 0, 0)
+            );
             *middle = 7;
             if std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
                 assert!(flags(middle as usize).contains(" hg"));

@@ -87,6 +87,11 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
         ),
         _ => String::new(),
     };
+    // The kernel would lie in the small node now and then, and leave few blocks of 2 MiB there.
+    let place = match more {
+        More::SmallNode => " nokaslr",
+        _ => "",
+    };
     let more = hardware(more)?;
     let text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=128 \
@@ -103,7 +108,7 @@ fn options(kernel: &Kernel, more: More) -> Result<Vec<String>> {
         &text,
         &kernel.image(),
         &initrd(kernel)?,
-        "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
+        &format!("console=ttyS0 panic=-1 quiet memhp_default_state=online_movable{place}"),
     ))
 }
 

@@ -4,8 +4,6 @@
 //! (also whether it was quiet, vTMM §3.2.3). It leaves to others: the ranking ([`crate::place`]) and
 //! the moves ([`super::moves`]).
 
-use std::time::Duration;
-
 use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, Tick};
 
@@ -16,15 +14,6 @@ use super::vm::Vm;
 use crate::estimate::{DEGREES, Estimator, Histogram, Seen};
 use crate::place::{Flow, Room};
 use crate::policy::Estimate;
-
-/// A round repays its scans if its moves are expected to save so many times the CPU time that they took: not all that rounds find is found by one of them.
-const REPAYS: u64 = 4;
-/// The pause after rounds that do not is doubled so often at most, because a new hot set is to be found within seconds.
-const MOST_DOUBLINGS: u32 = 3;
-/// Pauses grow no longer than this by that, ns.
-const RAREST_NS: u64 = 8_000_000_000;
-/// The longest pause between rounds of a policy that scans all the time.
-const MOST_REST: Duration = Duration::from_secs(60);
 
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
@@ -107,28 +96,6 @@ impl Vm {
             window_ns: self.rounds.times.window_ns,
             since_ns: now.0.saturating_sub(since.0),
         }
-    }
-
-    /// The pause after a round whose scans took so much CPU time, of a policy that scans all the time. Rounds whose moves save less than scans take become rarer.
-    fn rest(&mut self, now: Tick, round: &Round) -> Duration {
-        if !self.has_rates() || round.planned.is_some() {
-            return Duration::ZERO;
-        }
-        let took = now.0.saturating_sub(round.started_at.0);
-        let worth = &mut self.rounds.worth;
-        let repays = worth.saves_ns > round.scan.cpu_ns.saturating_mul(REPAYS);
-        worth.doublings = match repays {
-            true => 0,
-            false => MOST_DOUBLINGS.min(worth.doublings + 1),
-        };
-        let paid = round.scan.cpu_ns.saturating_mul(100).max(1_000_000_000);
-        // Each bit that a scan clears costs the VM the time to set it again: where samples say more, scans may be rare, too.
-        let sampled = self.observer.sampled.as_ref();
-        let apart = sampled.map_or(1, |sampled| sampled.rounds_apart());
-        let rare = paid.saturating_mul(apart.max(1 << worth.doublings));
-        let paid = paid.max(rare.min(RAREST_NS));
-        // A worker's word for what it cost ends no VM's rounds.
-        Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }
 
     /// 4 KiB pages that flows take up and down.

@@ -27,6 +27,7 @@ mod migration;
 mod moves;
 mod neighbours;
 mod parts;
+mod pause;
 mod plan_only;
 mod pool;
 mod ram_changed;
@@ -308,6 +309,12 @@ impl Engine {
     #[must_use]
     pub fn last_round(&self, vm: VmId) -> Option<&Round> {
         self.vms.get(&vm)?.rounds.last.as_ref()
+    }
+
+    /// How often the samples of a VM are to be halved: more of them take more time than their moves are expected to save.
+    #[must_use]
+    pub fn sample_halvings(&self, vm: VmId) -> u32 {
+        self.vms.get(&vm).map_or(0, |vm| vm.rounds.worth.halvings)
     }
 
     /// Bytes of a VM outside of the first tier that are on its top hot list: hot pages that wait. 0 under a policy without

@@ -63,7 +63,10 @@ impl Vm {
     pub fn rhythm(&self, config: &EngineConfig) -> Rhythm {
         let named = Rhythm::new(self.policy, self.pages.ram().unit(), config);
         let chosen = self.place.window();
+        let worth = self.rounds.worth;
+        let windows = chosen.map_or(named.windows, |_| worth.windows(named.windows));
         Rhythm {
+            windows,
             window: chosen.map_or(named.window, |window| window.min(self.longest_window())),
             ..named
         }

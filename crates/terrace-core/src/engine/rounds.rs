@@ -48,6 +48,9 @@ pub(crate) enum Phase {
     },
 }
 
+/// Windows that a round has at least, if rounds usually have so many.
+const FEWEST_WINDOWS: u8 = 2;
+
 /// The times of a VM's windows, as they were.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
@@ -66,6 +69,17 @@ pub(crate) struct RoundsWorth {
     pub saves_ns: u64,
     /// The pause after a round is doubled so often, because rounds save little.
     pub doublings: u32,
+    /// The windows of the round under way or, between rounds, of the last one are halved so often, for the same reason.
+    pub fewer: u32,
+    /// Samples are halved so often, because moves save less than samples take.
+    pub halvings: u32,
+}
+
+impl RoundsWorth {
+    /// Windows of a round that usually has so many.
+    pub fn windows(self, usual: u8) -> u8 {
+        (usual >> self.fewer.min(7)).max(FEWEST_WINDOWS).min(usual)
+    }
 }
 
 /// A VM's rounds.
@@ -137,6 +151,11 @@ impl Rounds {
         });
         self.refused = Refusals::default();
         self.writes_seen_in = 0;
+        // Who asks for a plan wants all that a round can tell.
+        self.worth.fewer = match plan_only {
+            true => 0,
+            false => self.worth.doublings,
+        };
     }
 
     /// Gives the round under way up; gives its number, if there is one.

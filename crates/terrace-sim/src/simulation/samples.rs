@@ -53,6 +53,7 @@ impl Simulation {
         due.at = now + EVERY;
         due.of.resize(self.vms.len(), Sampled::default());
         let costs = self.machine.costs();
+        let engine = self.session.engine();
         for (vm, sampled) in self.vms.iter_mut().zip(&mut due.of) {
             if !has_use(vm) || vm.ended().is_some() {
                 continue;
@@ -63,7 +64,8 @@ impl Simulation {
                 vm.space.sampling.follow(Some(pmu(sampled.period)));
                 continue;
             }
-            events.extend(report(vm, sampled, over_ns, (costs, scale)));
+            let halvings = engine.sample_halvings(vm.id);
+            events.extend(report(vm, sampled, (over_ns, halvings), (costs, scale)));
         }
         events
     }
@@ -78,11 +80,11 @@ fn pmu(period: SamplePeriod) -> Pmu {
     }
 }
 
-/// Reports a VM's samples, and adapts their period.
+/// Reports a VM's samples over so much time, and adapts their period.
 fn report(
     vm: &mut Vm,
     sampled: &mut Sampled,
-    over_ns: u64,
+    (over_ns, halvings): (u64, u32),
     (costs, scale): (&Costs, u64),
 ) -> Option<Event> {
     let taken = vm.space.sampling.take();
@@ -92,7 +94,7 @@ fn report(
     vm.account.spent.track += took;
     let period = u32::try_from(sampled.period.misses()).unwrap_or(u32::MAX);
     let ran = over_ns / scale * vm.vcpus.len() as u64;
-    if sampled.period.adapt(took / PS, ran) {
+    if sampled.period.adapt(took / PS, ran, halvings) {
         vm.space.sampling.follow(Some(pmu(sampled.period)));
     }
     let mut frames: Vec<u32> = taken

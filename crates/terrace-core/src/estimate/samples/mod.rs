@@ -81,6 +81,8 @@ pub struct Sampled {
     /// Time under samples for each miss that one stands for, ns in 256ths; what is older counts less.
     exposure: u64,
     rounds: u64,
+    /// Samples since they were last taken out.
+    heard: u64,
     /// Time since the last round with a sample, ns.
     silent_ns: u64,
 }
@@ -169,6 +171,7 @@ impl Sampled {
             bits_behind_ns: 0,
             exposure: 0,
             rounds: 0,
+            heard: 0,
             silent_ns: 0,
         }
     }
@@ -191,9 +194,16 @@ impl Sampled {
         }
     }
 
+    /// Takes out the number of samples since the last time.
+    pub(crate) fn take_heard(&mut self) -> u64 {
+        std::mem::take(&mut self.heard)
+    }
+
     /// Takes samples in: how often each unit was sampled, and the time over which they were taken for each miss that one stands for,
     /// ns in 256ths.
     pub(crate) fn hear(&mut self, samples: Vec<(u32, u32)>, exposure: u64, long: &mut [u16]) {
+        let more: u64 = samples.iter().map(|(_, n)| u64::from(*n)).sum();
+        self.heard = self.heard.saturating_add(more);
         let one = self.evidence.one();
         let over = Over::ns(self.held.all_ns());
         let may_fold = self.held.samples_ns > 0;

@@ -25,9 +25,10 @@ impl SamplePeriod {
     }
 
     /// Adapts the period after processors ran for `ran_ns` in all, of which samples took `took_ns`: by a factor of two at most.
-    /// Returns whether it changed; a difference of a quarter is let pass.
-    pub fn adapt(&mut self, took_ns: u64, ran_ns: u64) -> bool {
-        let may = (ran_ns / ONE_IN).max(1);
+    /// Their time is halved `halvings` times ([`crate::Engine::sample_halvings`]). Returns whether the period changed; a difference of a
+    /// quarter is let pass.
+    pub fn adapt(&mut self, took_ns: u64, ran_ns: u64, halvings: u32) -> bool {
+        let may = ((ran_ns / ONE_IN) >> halvings.min(63)).max(1);
         if took_ns <= may && took_ns * 4 > may * 3 {
             return false;
         }
@@ -54,7 +55,7 @@ mod tests {
         for (misses, ns) in [(3_000_000, 300), (50_000_000, 1000), (1000, 300)] {
             let mut period = SamplePeriod::default();
             for _ in 0..40 {
-                period.adapt(misses / period.misses() * ns, 1_000_000_000);
+                period.adapt(misses / period.misses() * ns, 1_000_000_000, 0);
             }
             let took = misses / period.misses() * ns;
             assert!(took <= 5_000_000, "{misses}: {took}");
@@ -66,10 +67,20 @@ mod tests {
     }
 
     #[test]
+    fn samples_that_are_halved_twice_take_a_fourth_of_the_time() {
+        let mut period = SamplePeriod::default();
+        for _ in 0..40 {
+            period.adapt(50_000_000 / period.misses() * 1000, 1_000_000_000, 2);
+        }
+        let took = 50_000_000 / period.misses() * 1000;
+        assert!((500_000..=1_250_000).contains(&took), "{took}");
+    }
+
+    #[test]
     fn an_idle_processor_changes_no_period_beyond_its_bounds() {
         let mut period = SamplePeriod::default();
         for _ in 0..40 {
-            period.adapt(0, 0);
+            period.adapt(0, 0, 0);
         }
         assert_eq!(period.misses(), PERIODS.0);
     }

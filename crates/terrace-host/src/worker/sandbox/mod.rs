@@ -143,10 +143,7 @@ const LIMITED: [Limited; 4] = [
     // Advice that drops nothing but page table entries of shared mappings, and the allocator's.
     (
         libc::SYS_madvise,
-        &[
-            &[is(2, libc::MADV_DONTNEED)],
-            &[is(2, libc::MADV_HUGEPAGE)],
-        ],
+        &[&[is(2, libc::MADV_DONTNEED)], &[is(2, libc::MADV_HUGEPAGE)]],
     ),
 ];
 

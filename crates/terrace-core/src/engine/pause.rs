@@ -1,0 +1,81 @@
+//! The pause after a round of a policy that scans all the time, and how much of the next one it makes.
+//!
+//! Responsible for: what a round costs beside what its moves save. It leaves to others: that sum ([`crate::place`]), and the CPU
+//! budget of scans ([`super::scan_cpu`]).
+
+use std::time::Duration;
+
+use terrace_proto::Tick;
+use terrace_proto::snapshot::Round;
+
+use super::rounds::RoundsWorth;
+use super::vm::Vm;
+
+/// A round repays its cost if its moves are expected to save so many times that: not all that rounds find is found by one of them.
+const REPAYS: u64 = 4;
+/// It repays so much that the next one comes at once: places are far from what they should be.
+const REPAYS_MUCH: u64 = 100;
+/// What it takes the VM to set a bit again that a scan cleared, ns: a prior.
+const SET_BIT_NS: u64 = 100;
+/// What a sample takes, ns: a prior.
+const SAMPLE_NS: u64 = 300;
+/// Usually rounds begin no sooner than this after each other, ns.
+const USUAL_NS: u64 = 1_000_000_000;
+/// Never sooner than this, ns.
+const SOONEST_NS: u64 = 100_000_000;
+/// The pause after rounds that do not repay their cost is doubled so often at most, because a new hot set is to be found within seconds.
+const MOST_DOUBLINGS: u32 = 3;
+/// Pauses grow no longer than this by that, ns.
+const RAREST_NS: u64 = 8_000_000_000;
+/// Samples that do not repay theirs are halved so often at most.
+const MOST_HALVINGS: u32 = 4;
+/// The longest pause.
+const MOST_REST: Duration = Duration::from_secs(60);
+
+impl Vm {
+    /// The pause after a round, of a policy that scans all the time. Scans take one percent of a CPU at most.
+    pub fn rest(&mut self, now: Tick, round: &Round) -> Duration {
+        if !self.has_rates() || round.planned.is_some() {
+            return Duration::ZERO;
+        }
+        let scan = &round.scan;
+        let bits_ns = scan.cleared.saturating_mul(SET_BIT_NS);
+        let cost_ns = scan.cpu_ns.saturating_add(bits_ns);
+        let (samples, apart) = match &mut self.observer.sampled {
+            Some(sampled) => (sampled.take_heard(), sampled.rounds_apart()),
+            None => (0, 1),
+        };
+        let worth = &mut self.rounds.worth;
+        worth.judge(cost_ns, samples.saturating_mul(SAMPLE_NS));
+        let (least_ns, apart) = match worth.repays(cost_ns, REPAYS_MUCH) {
+            true => (SOONEST_NS, 1),
+            // Where samples say more, scans may be rare.
+            false => (USUAL_NS, apart.max(1 << worth.doublings)),
+        };
+        let paid = scan.cpu_ns.saturating_mul(100).max(least_ns);
+        let rare = paid.saturating_mul(apart);
+        let paid = paid.max(rare.min(RAREST_NS));
+        let took = now.0.saturating_sub(round.started_at.0);
+        // A worker's word for what it cost ends no VM's rounds.
+        Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
+    }
+}
+
+impl RoundsWorth {
+    /// Whether the round's moves save so many times a cost.
+    fn repays(&self, cost_ns: u64, times: u64) -> bool {
+        self.saves_ns > cost_ns.saturating_mul(times)
+    }
+
+    /// Makes rounds rarer whose scans are not repaid, and samples that are not.
+    fn judge(&mut self, cost_ns: u64, samples_ns: u64) {
+        self.doublings = match self.repays(cost_ns, REPAYS) {
+            true => 0,
+            false => MOST_DOUBLINGS.min(self.doublings + 1),
+        };
+        self.halvings = match self.repays(samples_ns, REPAYS) {
+            true => self.halvings.saturating_sub(1),
+            false => MOST_HALVINGS.min(self.halvings + 1),
+        };
+    }
+}
