@@ -11,13 +11,11 @@ use terrace_proto::snapshot::Round;
 use super::rounds::RoundsWorth;
 use super::vm::Vm;
 
-/// A round repays its cost if its moves are expected to save so many times that: not all that rounds find is found by one of them.
-const REPAYS: u64 = 4;
-/// It repays so much that the next one comes at once: places are far from what they should be.
+/// A round whose moves are expected to save a hundred times its cost: places are far from what they should be.
 const REPAYS_MUCH: u64 = 100;
-/// What it takes the VM to set a bit again that a scan cleared, ns: a prior.
+/// Time that it takes the VM to set a bit again that a scan cleared, ns: a prior.
 const SET_BIT_NS: u64 = 100;
-/// What a sample takes, ns: a prior.
+/// A sample takes so long, ns: a prior.
 const SAMPLE_NS: u64 = 300;
 /// Usually rounds begin no sooner than this after each other, ns.
 const USUAL_NS: u64 = 1_000_000_000;
@@ -69,13 +67,59 @@ impl RoundsWorth {
 
     /// Makes rounds rarer whose scans are not repaid, and samples that are not.
     fn judge(&mut self, cost_ns: u64, samples_ns: u64) {
-        self.doublings = match self.repays(cost_ns, REPAYS) {
+        self.doublings = match self.repays(cost_ns, 1) {
             true => 0,
             false => MOST_DOUBLINGS.min(self.doublings + 1),
         };
-        self.halvings = match self.repays(samples_ns, REPAYS) {
+        self.halvings = match self.repays(samples_ns, 1) {
             true => self.halvings.saturating_sub(1),
             false => MOST_HALVINGS.min(self.halvings + 1),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_do_not_repay_become_rarer_and_shorter() {
+        let mut worth = RoundsWorth::default();
+        for doublings in [1, 2, 3, 3, 3] {
+            worth.saves_ns = 1_000;
+            worth.judge(1_000, 0);
+            assert_eq!(worth.doublings, doublings);
+        }
+        worth.fewer = worth.doublings;
+        assert_eq!(
+            [1, 2, 8, 30].map(|usual| worth.windows(usual)),
+            [1, 2, 4, 4]
+        );
+        worth.saves_ns = 1_001;
+        worth.judge(1_000, 0);
+        worth.fewer = worth.doublings;
+        assert_eq!((worth.doublings, worth.windows(8)), (0, 8));
+    }
+
+    #[test]
+    fn samples_that_do_not_repay_are_halved_and_come_back_step_by_step() {
+        let mut worth = RoundsWorth::default();
+        let mut after = |saves_ns| {
+            worth.saves_ns = saves_ns;
+            worth.judge(0, 1_000);
+            worth.halvings
+        };
+        assert_eq!([0; 6].map(&mut after), [1, 2, 3, 4, 4, 4]);
+        assert_eq!([5_000; 5].map(&mut after), [3, 2, 1, 0, 0]);
+    }
+
+    #[test]
+    fn costs_that_a_worker_makes_up_overflow_nothing() {
+        let mut worth = RoundsWorth {
+            saves_ns: u64::MAX,
+            ..RoundsWorth::default()
+        };
+        worth.judge(u64::MAX, u64::MAX);
+        assert_eq!((worth.doublings, worth.halvings), (1, 1));
     }
 }

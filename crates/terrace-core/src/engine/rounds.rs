@@ -49,7 +49,7 @@ pub(crate) enum Phase {
 }
 
 /// Windows that a round has at least, if rounds usually have so many.
-const FEWEST_WINDOWS: u8 = 2;
+const FEWEST_WINDOWS: u8 = 4;
 
 /// The times of a VM's windows, as they were.
 #[derive(Clone, Copy, Debug, Default)]
