@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_do_not_repay_are_halved_and_come_back_step_by_step() {
+    fn samples_that_do_not_repay_are_halved_step_by_step() {
         let mut worth = RoundsWorth::default();
         let mut after = |saves_ns| {
             worth.saves_ns = saves_ns;
