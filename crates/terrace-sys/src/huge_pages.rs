@@ -68,7 +68,7 @@ mod tests {
         let mut within = false;
         for line in maps.lines() {
             let range = line.split(' ').next().unwrap().split_once('-');
-            let ends = range.map(|(a, b)| (a, b)).and_then(|(a, b)| {
+            let ends = range.and_then(|(a, b)| {
                 let hex = |text| usize::from_str_radix(text, 16).ok();
                 Some(hex(a)?..hex(b)?)
             });
