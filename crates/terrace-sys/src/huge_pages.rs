@@ -9,8 +9,8 @@ const HUGE: usize = 2 << 20;
 
 /// The system's allocator, which asks the kernel for huge pages below large blocks.
 ///
-/// State per page of a VM is hundreds of megabytes, and the simulator looks it up at random: with base pages most of such
-/// look-ups miss the processor's TLB. It is advice: a kernel whose `transparent_hugepage/enabled` is `never` ignores it. A
+/// State per page is a hundred megabytes for a VM of 64 GiB, and the simulator looks it up at random: with base pages many
+/// of such look-ups miss the processor's TLB. It is advice: a kernel whose `transparent_hugepage/enabled` is `never` ignores it. A
 /// block of which little is written takes more memory than with base pages.
 #[derive(Debug)]
 pub struct HugePages;

@@ -13,6 +13,9 @@ use super::vm::Vm;
 
 /// A round whose moves are expected to save a hundred times its cost: places are far from what they should be.
 const REPAYS_MUCH: u64 = 100;
+/// So many rounds in a row come at once at most. What scans do not cost, ranking and finding pages' places, has no other bound, and a guest can look for ever
+/// as if moves saved much.
+const MOST_AT_ONCE: u32 = 8;
 /// Time that it takes the VM to set a bit again that a scan cleared, ns: a prior.
 const SET_BIT_NS: u64 = 100;
 /// A sample takes so long, ns: a prior.
@@ -45,7 +48,8 @@ impl Vm {
         };
         let worth = &mut self.rounds.worth;
         worth.judge(cost_ns, samples.saturating_mul(SAMPLE_NS));
-        let (least_ns, apart) = match worth.repays(cost_ns, REPAYS_MUCH) {
+        let moved = round.promoted_pages + round.demoted_pages > 0;
+        let (least_ns, apart) = match worth.is_urgent(cost_ns, moved) {
             true => (SOONEST_NS, 1),
             // Where samples say more, scans may be rare.
             false => (USUAL_NS, apart.max(1 << worth.doublings)),
@@ -63,6 +67,15 @@ impl RoundsWorth {
     /// Whether the round's moves save so many times a cost.
     fn repays(&self, cost_ns: u64, times: u64) -> bool {
         self.saves_ns > cost_ns.saturating_mul(times)
+    }
+
+    /// Whether the next round comes at once: pages moved, and that saves much.
+    fn is_urgent(&mut self, cost_ns: u64, moved: bool) -> bool {
+        self.at_once = match moved && self.repays(cost_ns, REPAYS_MUCH) {
+            true => self.at_once.saturating_add(1),
+            false => 0,
+        };
+        (1..=MOST_AT_ONCE).contains(&self.at_once)
     }
 
     /// Makes rounds rarer whose scans are not repaid, and samples that are not.
@@ -111,6 +124,19 @@ mod tests {
         };
         assert_eq!([0; 6].map(&mut after), [1, 2, 3, 4, 4, 4]);
         assert_eq!([5_000; 5].map(&mut after), [3, 2, 1, 0, 0]);
+    }
+
+    #[test]
+    fn rounds_that_seem_to_save_much_for_ever_come_at_once_eight_times() {
+        let mut worth = RoundsWorth {
+            saves_ns: 1_000_000,
+            ..RoundsWorth::default()
+        };
+        let at_once = (0..100).filter(|_| worth.is_urgent(1, true)).count();
+        assert_eq!(at_once, 8);
+        assert!(!worth.is_urgent(1_000_000, true) && worth.is_urgent(1, true));
+        // Nothing moves where moves are off or refused.
+        assert!(!worth.is_urgent(1, false));
     }
 
     #[test]

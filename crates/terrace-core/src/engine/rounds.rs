@@ -71,6 +71,8 @@ pub(crate) struct RoundsWorth {
     pub doublings: u32,
     /// The windows of the round under way or, between rounds, of the last one are halved so often, for the same reason.
     pub fewer: u32,
+    /// Rounds in a row that saved much.
+    pub at_once: u32,
     /// Samples are halved so often, because moves save less than samples take.
     pub halvings: u32,
 }
