@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_seem_to_save_much_for_ever_come_at_once_eight_times() {
+    fn rounds_that_always_save_much_come_at_once_eight_times() {
         let mut worth = RoundsWorth {
             saves_ns: 1_000_000,
             ..RoundsWorth::default()
