@@ -1,6 +1,6 @@
 //! `terrace-agent skew` and `gather`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::heat::Source;
 use super::location::locate;
 use super::pool::{self, Pool};
 use super::report::SkewReport;
-use super::residents::{Returns, Which, pages_in};
+use super::residents::{Returns, Which, pages_in, until_none};
 use super::session::{Output, Session};
 use super::split::{KernelAdvice, Splitter};
 use super::{picture, way};
@@ -246,26 +246,24 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
         pages: &KernelPages,
         which: Which::All,
     };
-    let found = pages_in(root, &frames, Which::All)?.pages;
-    for (pid, pages) in &found {
-        let _ = returns.send(*pid, pages);
-    }
-    let count =
-        |found: &BTreeMap<u32, Vec<u64>>| found.values().map(|pages| pages.len() as u64).sum();
-    let before: u64 = count(&found);
-    let left = pages_in(root, &frames, Which::All)?;
+    let before = pages_in(root, &frames, Which::All)?;
+    let left = until_none(
+        before.clone(),
+        |pid, pages| returns.send(pid, pages),
+        || pages_in(root, &frames, Which::All),
+    )?;
     ensure!(
         left.unreadable == 0,
         "{} processes could not be looked at, and may have pages on node {node}; its free memory is the guest's. Try again later",
         left.unreadable
     );
-    let left_pages = count(&left.pages);
+    let left_pages = left.count();
     if left_pages == 0 {
         pool.forget()?;
     }
     Ok(Undone {
         node,
-        returned_pages: before.saturating_sub(left_pages),
+        returned_pages: before.count().saturating_sub(left_pages),
         left_pages,
     })
 }

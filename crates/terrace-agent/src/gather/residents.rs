@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use terrace_core::gather::BLOCK_PAGES;
@@ -13,6 +15,10 @@ use terrace_sys::topology::{NodeId, Topology, node_free_bytes};
 use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
 use super::areas::bounds;
+
+/// Times that the kernel is asked to move a page, and the pause between two.
+const SENDS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Which pages are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,13 @@ pub struct Residents {
     pub pages: BTreeMap<u32, Vec<u64>>,
     /// Processes that could not be looked at: they may have some, too.
     pub unreadable: u64,
+}
+
+impl Residents {
+    /// Number of pages, of all processes.
+    pub fn count(&self) -> u64 {
+        self.pages.values().map(|pages| pages.len() as u64).sum()
+    }
 }
 
 /// Finds the pages that lie in these frames.
@@ -168,9 +181,53 @@ impl Returns<'_> {
     }
 }
 
+/// Sends pages away until `look` finds none any more, or they were sent often enough; returns those that are left. A page may be
+/// in use for a moment, and page cache makes room for others a little after it was asked to.
+///
+/// # Errors
+/// Those of `look`.
+pub fn until_none(
+    mut left: Residents,
+    send: impl Fn(u32, &[u64]) -> u64,
+    look: impl Fn() -> Result<Residents>,
+) -> Result<Residents> {
+    for again in 0..SENDS {
+        if again > 0 {
+            thread::sleep(PAUSE);
+        }
+        for (pid, pages) in &left.pages {
+            // Where they are then decides.
+            let _ = send(*pid, pages);
+        }
+        left = look()?;
+        if left.count() == 0 {
+            break;
+        }
+    }
+    Ok(left)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn a_page_in_use_is_sent_again() {
+        let sent = Cell::new(0);
+        let residents = |pages: &[u64]| Residents {
+            pages: [(7, pages.to_vec())].into(),
+            unreadable: 0,
+        };
+        let send = |_, pages: &[u64]| {
+            sent.set(sent.get() + 1);
+            pages.len() as u64
+        };
+        let look = || Ok(residents(if sent.get() < 2 { &[3] } else { &[] }));
+        let left = until_none(residents(&[3, 4]), send, look).unwrap();
+        assert_eq!((left.count(), sent.get()), (0, 2));
+    }
 
     #[test]
     fn mappings_that_a_program_bound_are_known() {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use terrace_api::provision::{OrderState, ProvisioningStatus};
 use terrace_api::types::{Health, Status, Vm};
 
-use super::script::{Host, Scripted, host, host_with, live, resize_tier};
+use super::script::{Host, Scripted, host, host_at, host_with, live, pace, resize_tier};
 use super::{GIB, MIB};
 use crate::messages::State;
 use crate::played::{play_process, process, put};
+use terrace_core::provision::ProvisionConfig;
 use terrace_proto::provision::{ProviderError, ProviderKind, Verified};
 
 #[test]
@@ -659,7 +660,13 @@ fn a_reconciler_ends_with_its_vm() {
 #[test]
 fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
     let script = Scripted::settled();
-    let host = host([("vm1", &script)]);
+    // The query that hangs is the order's: between it and the first one there is no other.
+    let pace = ProvisionConfig {
+        idle_ms: 600_000,
+        verify_ms: 600_000,
+        ..pace(Duration::from_secs(60))
+    };
+    let host = host_at(pace, "", [("vm1", &script)]);
     play_process(host.root(), process(200));
     script.hang_at_leases(true);
     std::thread::scope(|scope| {

@@ -83,8 +83,12 @@ impl Scripted {
         self.0.1.notify_all();
     }
 
+    /// Hangs at the second lease of the next query, once those of the last one are over; or hangs no more.
     pub fn hang_at_leases(&self, hangs: bool) {
-        self.lock().hangs_at_leases = hangs;
+        let is_under_way = |script: &mut Script| hangs && script.leases < 2;
+        let mut script = self.0.1.wait_while(self.lock(), is_under_way).unwrap();
+        script.hangs_at_leases = hangs;
+        drop(script);
         self.0.1.notify_all();
     }
 
@@ -161,6 +165,7 @@ impl Provider for Scripted {
         _pin_checked: Option<(u64, Holders)>,
     ) -> Result<Option<Wanted>, ProviderError> {
         self.lock().leases += 1;
+        self.0.1.notify_all();
         let hangs = |script: &mut Script| script.hangs_at_leases && script.leases > 1;
         let process = self.0.1.wait_while(self.lock(), hangs).unwrap().process;
         Ok(process.map(|process| Wanted {
@@ -206,7 +211,7 @@ pub fn resize_tier(tier: &mut TierStatus, size: u64) {
     });
 }
 
-fn pace(patience: Duration) -> ProvisionConfig {
+pub fn pace(patience: Duration) -> ProvisionConfig {
     ProvisionConfig {
         under_way_ms: 20,
         idle_ms: 30,
@@ -243,6 +248,15 @@ pub fn host_with<const N: usize>(
     config: &str,
     vms: [(&'static str, &Scripted); N],
 ) -> Host {
+    host_at(pace(patience), config, vms)
+}
+
+/// The same, with the times between queries.
+pub fn host_at<const N: usize>(
+    pace: ProvisionConfig,
+    config: &str,
+    vms: [(&'static str, &Scripted); N],
+) -> Host {
     let scripts = vms.map(|(name, script)| (name, script.clone()));
     let scripts: BTreeMap<&str, Scripted> = scripts.into_iter().collect();
     let scripts = Arc::new(Mutex::new(scripts));
@@ -252,7 +266,7 @@ pub fn host_with<const N: usize>(
         let find: Find = Box::new(move || Ok(Some(Box::new(script.clone()) as Box<dyn Provider>)));
         Some(find)
     });
-    let provisioning = Provisioning::new(finder, pace(patience));
+    let provisioning = Provisioning::new(finder, pace);
     let served = serve_resizable(|_| config.to_owned(), provisioning);
     let host = Host { served, scripts };
     host.free([8 * GIB, 8 * GIB]);
