@@ -55,6 +55,63 @@ fn without_wall(mut run: Value) -> Value {
 }
 
 #[test]
+fn policies_are_judged_over_scenarios_sizes_and_seeds() {
+    let dir = folder();
+    let args = "sim judge small.toml --policies vtmm --times 1,2 --seeds 2 --json out.json";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = terrace(dir.path(), &args);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(printed(&output).contains("WAY"), "{}", printed(&output));
+    let judged = json(dir.path().join("out.json"));
+    let verdicts = judged["verdicts"].as_array().expect("verdicts");
+    assert_eq!(verdicts.len(), 2 * 2 * 3, "{judged}");
+    let sums = judged["sums"].as_array().expect("sums");
+    let ways = |policy: &str| -> Vec<Option<f64>> {
+        let of = sums.iter().filter(|sum| sum["policy"] == policy);
+        of.map(|sum| sum["way"].as_f64()).collect()
+    };
+    assert_eq!(ways("first-touch"), [Some(0.0); 2]);
+    assert_eq!(ways("static-best"), [Some(1.0); 2]);
+    assert_eq!(ways("vtmm").len(), 2);
+}
+
+#[test]
+fn judging_says_what_does_not_suit_a_scenario() {
+    let dir = folder();
+    for (more, says) in [
+        (["--times", "9"], "choose a smaller size"),
+        (["--policies", "lru"], "lru"),
+        (["--seed", "18446744073709551615"], ""),
+        (["--seeds", "0"], "--seeds"),
+    ] {
+        let args = [&["sim", "judge", "small.toml"][..], &more];
+        let mut args = args.concat();
+        if more[0] != "--policies" {
+            args.extend(["--policies", "vtmm"]);
+        }
+        let output = terrace(dir.path(), &args);
+        assert_eq!(
+            output.status.success(),
+            says.is_empty(),
+            "{}",
+            said(&output)
+        );
+        assert!(said(&output).contains(says), "{}", said(&output));
+    }
+    let traces = "[[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"24MiB\"\nworkload = { kind = \"trace\", file = \"a.trace\", ops = 9 }\n";
+    let text = format!("[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\n{traces}");
+    std::fs::write(dir.path().join("traced.toml"), text).expect("a file");
+    let args = "sim judge traced.toml --policies vtmm --traces elsewhere";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = terrace(dir.path(), &args);
+    assert!(
+        said(&output).contains("elsewhere/a.trace"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
 fn a_run_prints_a_table_and_writes_what_is_asked_for() {
     let dir = folder();
     let args = [

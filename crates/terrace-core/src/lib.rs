@@ -31,7 +31,7 @@ pub mod share;
 mod tier;
 pub mod track;
 
-pub use config::{EngineConfig, PoolRelease, TablePlace};
+pub use config::{EngineConfig, PoolRelease, TablePlace, TerraceConfig};
 pub use engine::Engine;
 pub use engine::heat::{HeatMaking, HeatPages};
 pub use engine::refusal::MoveRefusal;

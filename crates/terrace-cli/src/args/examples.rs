@@ -66,6 +66,13 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
+        &["sim", "judge"],
+        &[
+            "terrace sim judge scenarios/trace-*.toml --policies vtmm,terrace",
+            "terrace sim judge scenarios/judged-*.toml --policies vtmm,terrace --times 1,2 --seeds 3 --traces ~/traces",
+        ],
+    ),
+    (
         &["sim", "replay"],
         &["terrace sim replay production.trlog --policy fixed-threshold"],
     ),

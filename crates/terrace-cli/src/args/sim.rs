@@ -58,6 +58,9 @@ pub enum Sim {
         #[command(flatten)]
         output: Output,
     },
+    /// Simulate several scenarios under several policies, and print how far each policy goes from first-touch to static-best:
+    /// in each scenario and in all together, weighed by what there is to gain.
+    Judge(Judge),
     /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
     /// another one (docs/replay.md).
     Replay(Replay),
@@ -69,6 +72,38 @@ pub enum Sim {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Arguments of `terrace sim judge`.
+#[derive(Debug, clap::Args)]
+pub struct Judge {
+    /// The scenarios.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The policies, each for every VM; first-touch and static-best are run too.
+    #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
+    pub policies: Vec<String>,
+    /// Run each scenario with its first tier so many times as large; the VM's last tier makes up for it.
+    #[arg(long, value_name = "N,M,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub times: Vec<u32>,
+    /// Run each with so many seeds, one after another from --seed.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// The first seed of all random streams.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Read the scenarios' traces from this folder, by their files' names: whole ones instead of cuts.
+    #[arg(long, value_name = "FOLDER")]
+    pub traces: Option<PathBuf>,
+    /// Runs at the same time; as many as there are processors by default.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+    /// Write the result as JSON to this file; `-` is standard output, instead of the table.
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Print neither table nor progress.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// The outputs of runs.

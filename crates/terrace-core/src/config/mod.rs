@@ -5,6 +5,7 @@
 //! durations and sizes as text (the daemon turns them into these numbers).
 
 mod arbiter;
+mod terrace;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ use crate::provision::ProvisionConfig;
 use crate::tier::{TierConfig, TierKind};
 
 pub use arbiter::{ArbiterConfig, Rule};
+pub use terrace::TerraceConfig;
 
 /// When a VM releases fast memory to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -114,6 +116,8 @@ pub struct EngineConfig {
     /// The place of guests' page tables under a policy of rates (`terrace`): first. Logs that were recorded before this was there are
     /// replayed with them where they are.
     pub tables: TablePlace,
+    /// The parameters of the policy `terrace`.
+    pub terrace: TerraceConfig,
     /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
@@ -185,6 +189,7 @@ impl Default for EngineConfig {
             fair_shares: true,
             list_bytes_per_s: 4 << 20,
             tables: TablePlace::default(),
+            terrace: TerraceConfig::default(),
             cool_down_rounds: 1,
             plan_share_divisor: 4,
             plan_max_pages: 1024,
@@ -275,6 +280,7 @@ impl EngineConfig {
         self.validate_moving()?;
         self.validate_demand()?;
         self.validate_arbiter()?;
+        self.terrace.validate()?;
         self.policy.resolve("policy")?;
         for (vm, choice) in &self.vm_policies {
             choice.resolve(&format!("vm_policies.{vm}"))?;

@@ -34,11 +34,25 @@ const MOST_HALVINGS: u32 = 4;
 const MOST_REST: Duration = Duration::from_secs(60);
 
 impl Vm {
-    /// The pause after a round, of a policy that scans all the time. Scans take one percent of a CPU at most.
-    pub fn rest(&mut self, now: Tick, round: &Round) -> Duration {
+    /// The pause after a round, of a policy that scans all the time. Scans take one percent of a CPU at most. `by_worth`: what the round saves decides, too.
+    pub fn rest(&mut self, now: Tick, round: &Round, by_worth: bool) -> Duration {
         if !self.has_rates() || round.planned.is_some() {
             return Duration::ZERO;
         }
+        let (least_ns, apart) = match by_worth {
+            true => self.apart(round),
+            false => (USUAL_NS, 1),
+        };
+        let paid = round.scan.cpu_ns.saturating_mul(100).max(least_ns);
+        let rare = paid.saturating_mul(apart);
+        let paid = paid.max(rare.min(RAREST_NS));
+        let took = now.0.saturating_sub(round.started_at.0);
+        // A worker's word for what it cost ends no VM's rounds.
+        Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
+    }
+
+    /// By what the round saves: the least time between rounds, ns, and how many times as far apart they are as their scans want.
+    fn apart(&mut self, round: &Round) -> (u64, u64) {
         let scan = &round.scan;
         let bits_ns = scan.cleared.saturating_mul(SET_BIT_NS);
         let cost_ns = scan.cpu_ns.saturating_add(bits_ns);
@@ -49,17 +63,11 @@ impl Vm {
         let worth = &mut self.rounds.worth;
         worth.judge(cost_ns, samples.saturating_mul(SAMPLE_NS));
         let moved = round.promoted_pages + round.demoted_pages > 0;
-        let (least_ns, apart) = match worth.is_urgent(cost_ns, moved) {
+        match worth.is_urgent(cost_ns, moved) {
             true => (SOONEST_NS, 1),
             // Where samples say more, scans may be rare.
             false => (USUAL_NS, apart.max(1 << worth.doublings)),
-        };
-        let paid = scan.cpu_ns.saturating_mul(100).max(least_ns);
-        let rare = paid.saturating_mul(apart);
-        let paid = paid.max(rare.min(RAREST_NS));
-        let took = now.0.saturating_sub(round.started_at.0);
-        // A worker's word for what it cost ends no VM's rounds.
-        Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const LONGEST_NS: u64 = 10_000_000_000;
 impl Vm {
     /// Takes samples in. Policies without rates have no use for them.
     pub fn sampled(&mut self, now: Tick, said: &Samples, config: &EngineConfig) {
-        if !self.has_rates() || self.unmapped {
+        if !self.has_rates() || self.unmapped || !config.terrace.samples {
             return;
         }
         let since = self

@@ -170,17 +170,20 @@ fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
 }
 
 fn by_benefit(config: &EngineConfig) -> BenefitPlace {
+    let keys = &config.terrace;
     let averages = Averages {
-        recent_ns: 4_000_000_000,
-        long_ns: 600_000_000_000,
+        recent_ns: keys.recent_ms * 1_000_000,
+        long_ns: keys.long_ms * 1_000_000,
         weights: config.weights(),
         seed: config.random_seed,
+        begin_anew: keys.begin_anew,
     };
     let worth = Worth {
-        misses: 16,
-        extra_ns: 200,
-        stay_ns: 60_000_000_000,
-        move_ns: 10_000,
+        misses: keys.misses_per_touch.into(),
+        extra_ns: keys.miss_extra_ns.into(),
+        stay_ns: keys.stay_ms * 1_000_000,
+        move_ns: keys.move_ns.into(),
     };
-    BenefitPlace::new(averages, worth, Duration::from_millis(20))
+    let place = BenefitPlace::new(averages, worth, Duration::from_millis(20));
+    place.with_parts(keys.fit_windows, keys.likely)
 }

@@ -55,6 +55,8 @@ pub(crate) struct Averages {
     pub weights: (u8, u8),
     /// Seed of the rounding.
     pub seed: u64,
+    /// Whether the long average of a page whose load has changed begins anew.
+    pub begin_anew: bool,
 }
 
 /// The time under windows that stands behind averages, from which their errors follow.
@@ -149,7 +151,7 @@ impl Averages {
             self.rates(seen),
             seen.windows,
             parts,
-            (behind.recent_ns, watched_ns),
+            self.begin_anew.then_some((behind.recent_ns, watched_ns)),
         );
         behind.rounds += 1;
         // Units draw evenly: each round begins elsewhere.
@@ -221,6 +223,7 @@ mod tests {
         long_ns: 600 * SECOND,
         weights: (1, 1),
         seed: 1,
+        begin_anew: true,
     };
     const SEEN: Seen = Seen {
         windows: 8,

@@ -16,6 +16,8 @@ const FALLEN_ROOTS: u64 = 80;
 
 /// Numbers of a byte.
 const STEPS: usize = 256;
+/// All steps.
+const ANY: (u8, u8) = (0, u8::MAX);
 
 /// The effect of one pair of counts on averages.
 #[derive(Clone)]
@@ -48,24 +50,30 @@ pub(super) struct Step {
     rows: Vec<Row>,
     /// Parts of the round in recent averages and in long ones, of 65,536.
     parts: (u64, u64),
-    /// Windows' time of the round alone, ns.
-    watched_ns: u64,
+    /// Windows' time of the round alone, ns; none if no page's load is taken to have changed.
+    watched_ns: Option<u64>,
     /// Long averages' steps from which a recent one does not differ by more than chance, by the recent one's step.
     alike: [(u8, u8); STEPS],
 }
 
 impl Step {
-    /// By rates for each pair of counts, the round's parts of the averages, and windows' time behind recent averages and of the round alone, ns.
+    /// By rates for each pair of counts, the round's parts of the averages, and windows' time behind recent averages and of the round alone, ns; none if no
+    /// page's load is taken to have changed.
     pub(super) fn new(
         rates: Vec<Rate>,
         windows: u8,
         parts: (u64, u64),
-        (behind_ns, watched_ns): (u64, u64),
+        anew: Option<(u64, u64)>,
     ) -> Self {
+        let (behind_ns, watched_ns) = anew.unzip();
+        let behind_ns = behind_ns.unwrap_or(0);
         let by_step: Vec<u64> = (0..=u8::MAX)
             .map(|step| roots(rate_of(step), behind_ns))
             .collect();
-        let alike = |now: usize| within(&by_step, by_step[now], (SURPRISE_ROOTS, SURPRISE_ROOTS));
+        let alike = |now: usize| match watched_ns {
+            Some(_) => within(&by_step, by_step[now], (SURPRISE_ROOTS, SURPRISE_ROOTS)),
+            None => ANY,
+        };
         Self {
             rows: vec![Row::EMPTY; rates.len()],
             rates,
@@ -122,24 +130,29 @@ impl Step {
         (recent, rounded(from + between, fine))
     }
 
+    /// Long averages' steps that a round's rate alone shows no change of.
+    fn usual(&self, rate: Rate) -> (u8, u8) {
+        let Some(watched_ns) = self.watched_ns else {
+            return ANY;
+        };
+        let by_step: Vec<u64> = (0..=u8::MAX)
+            .map(|step| roots(rate_of(step), watched_ns))
+            .collect();
+        let root = roots(rate, watched_ns);
+        within(&by_step, root, (RISEN_ROOTS, FALLEN_ROOTS))
+    }
+
     fn make(&mut self, at: usize, reads: u8, writes: u8) {
         let rate = self.rates[at];
         let is_full = u16::from(reads) + u16::from(writes) >= u16::from(self.windows);
         // A page found in every window is touched at least so often.
         let at_least = |old: Rate| if is_full { rate.max(old) } else { rate };
         let next = |old: Rate, part: u64| position(mix(old, at_least(old), part));
-        let by_step: Vec<u64> = (0..=u8::MAX)
-            .map(|step| roots(rate_of(step), self.watched_ns))
-            .collect();
-        let (least, most) = within(
-            &by_step,
-            roots(rate, self.watched_ns),
-            (RISEN_ROOTS, FALLEN_ROOTS),
-        );
+        let usual = self.usual(rate);
         let row = &mut self.rows[at];
         row.is_made = true;
         row.seen = position(rate);
-        row.usual = (least, if is_full { u8::MAX } else { most });
+        row.usual = (usual.0, if is_full { u8::MAX } else { usual.1 });
         let steps = (0..=u8::MAX).map(rate_of);
         for ((recent, long), old) in row.recent.iter_mut().zip(&mut row.long).zip(steps) {
             (*recent, *long) = (next(old, self.parts.0), next(old, self.parts.1));

@@ -55,6 +55,10 @@ pub struct BenefitPlace {
     likely: Likely,
     /// Averages have taken in a round since the last proposal.
     has_ended: bool,
+    /// Whether windows become as long as they tell most.
+    fits_windows: bool,
+    /// Whether chance is taken out of rates.
+    is_likely: bool,
 }
 
 impl BenefitPlace {
@@ -66,6 +70,17 @@ impl BenefitPlace {
             behind: Behind::default(),
             likely: Likely::as_seen(),
             has_ended: false,
+            fits_windows: true,
+            is_likely: true,
+        }
+    }
+
+    /// The same with windows that fit, and likely rates, or without.
+    pub(crate) fn with_parts(self, fits_windows: bool, is_likely: bool) -> Self {
+        Self {
+            fits_windows,
+            is_likely,
+            ..self
         }
     }
 
@@ -150,7 +165,10 @@ impl PlaceStage for BenefitPlace {
         let tiers = usize::from(pages.tiers());
         let ranking = rank(&histogram, room, self.rule());
         if std::mem::take(&mut self.has_ended) {
-            self.likely = Likely::new(&histogram, ranking.threshold, &self.behind);
+            self.likely = match self.is_likely {
+                true => Likely::new(&histogram, ranking.threshold, &self.behind),
+                false => Likely::as_seen(),
+            };
             self.fit_window(ranking.threshold);
         }
         // Where there is room nothing has to leave.
@@ -170,7 +188,7 @@ impl PlaceStage for BenefitPlace {
     }
 
     fn window(&self) -> Option<Duration> {
-        Some(self.window)
+        self.fits_windows.then_some(self.window)
     }
 
     fn degree(&self, _round: u64, pages: &Pages, unit: u32) -> Option<u8> {
@@ -193,6 +211,7 @@ mod tests {
             long_ns: 600 * S,
             weights: (1, 1),
             seed: 1,
+            begin_anew: true,
         };
         let worth = Worth {
             misses: 16,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::in_rounds::{config, last, scans};
-use terrace_core::PolicyName;
+use terrace_core::{EngineConfig, PolicyName, TerraceConfig};
 use terrace_proto::{Event, Gfn, PageSize, RamChange, RamRange, Rearm, Tick, VmId};
 use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
 use terrace_testkit::engine::{Host, SECOND, spec};
@@ -14,11 +14,21 @@ const HOT: u64 = 819;
 
 /// A VM whose pages are touched at random, so many times a second by page and time in seconds.
 fn host(rate: impl Fn(u64, u64) -> f64 + Send + 'static) -> Host {
-    host_by(PolicyName::Terrace, rate)
+    host_by(config(PolicyName::Terrace), rate)
 }
 
-fn host_by(policy: PolicyName, rate: impl Fn(u64, u64) -> f64 + Send + 'static) -> Host {
-    let mut h = Host::new(config(policy), &[PAGES, 4 * PAGES]);
+/// The same with parts of the policy switched off.
+fn host_without(
+    off: impl FnOnce(&mut TerraceConfig),
+    rate: impl Fn(u64, u64) -> f64 + Send + 'static,
+) -> Host {
+    let mut config = config(PolicyName::Terrace);
+    off(&mut config.terrace);
+    host_by(config, rate)
+}
+
+fn host_by(config: EngineConfig, rate: impl Fn(u64, u64) -> f64 + Send + 'static) -> Host {
+    let mut h = Host::new(config, &[PAGES, 4 * PAGES]);
     let clock = h.clock.clone();
     // The scan under way, when it began, and the time since the one before, s.
     let window = Mutex::new((u64::MAX, 0, 0.0));
@@ -113,7 +123,7 @@ fn rounds_that_save_less_than_they_cost_become_rarer() {
 #[test]
 fn a_uniform_load_moves_less_than_under_vtmm() {
     let [own, vtmm] = [PolicyName::Terrace, PolicyName::Vtmm].map(|policy| {
-        let mut h = host_by(policy, |_, _| 5.0);
+        let mut h = host_by(config(policy), |_, _| 5.0);
         h.run_until(Tick(600 * SECOND));
         moved(&h)
     });
@@ -127,12 +137,14 @@ fn a_vm_that_nobody_uses_moves_nothing() {
     assert_eq!(moved(&h), 0);
 }
 
+fn moving(page: u64, second: u64) -> f64 {
+    let hot = if second < 60 { 3 } else { 1 };
+    if page % 5 == hot { 20.0 } else { 0.2 }
+}
+
 #[test]
 fn a_hot_set_that_moves_is_followed_within_seconds() {
-    let mut h = host(|page, second| {
-        let hot = if second < 60 { 3 } else { 1 };
-        if page % 5 == hot { 20.0 } else { 0.2 }
-    });
+    let mut h = host(moving);
     h.run_until(Tick(60 * SECOND));
     assert!(h.on_fast(1, |page| page % 5 == 3) > HOT * 99 / 100);
     h.run_until(Tick(80 * SECOND));
@@ -165,4 +177,64 @@ fn a_page_is_explained_by_its_rate() {
     let text = page.because.join(" ");
     assert!(text.contains("times a second"), "{text}");
     assert_eq!(page.level, 0);
+}
+
+#[test]
+fn without_pace_rounds_come_though_they_save_little() {
+    let [with, without] = [true, false].map(|pace| {
+        let mut h = host_without(|parts| parts.pace = pace, |_, _| 5.0);
+        h.run_until(Tick(120 * SECOND));
+        h.engine()
+            .vm(VmId(1))
+            .expect("a VM that arrived")
+            .counters
+            .rounds
+    });
+    assert!(without > 2 * with, "{with}, {without}");
+}
+
+#[test]
+fn without_fitting_windows_are_as_long_as_configured() {
+    let mut h = host_without(|parts| parts.fit_windows = false, scattered);
+    h.run_until(Tick(60 * SECOND));
+    let starts: Vec<u64> = scans(&h).iter().map(|(at, _)| at.0).collect();
+    let mut gaps: Vec<u64> = starts.windows(2).map(|two| two[1] - two[0]).collect();
+    gaps.sort_unstable();
+    let window = config(PolicyName::Terrace).window_ms * SECOND / 1000;
+    let usual = gaps[gaps.len() / 2];
+    assert!((window..window * 11 / 10).contains(&usual), "{usual}");
+}
+
+#[test]
+fn without_likely_rates_chance_moves_more() {
+    let [with, without] = [true, false].map(|likely| {
+        let mut h = host_without(|parts| parts.likely = likely, |_, _| 5.0);
+        h.run_until(Tick(120 * SECOND));
+        moved(&h)
+    });
+    assert!(without > 2 * with, "{with}, {without}");
+}
+
+#[test]
+fn without_beginning_anew_a_hot_set_that_moves_is_missed() {
+    let mut h = host_without(|parts| parts.begin_anew = false, moving);
+    h.run_until(Tick(80 * SECOND));
+    let there = h.on_fast(1, |page| page % 5 == 1);
+    assert!(there < HOT / 2, "{there} of {HOT}");
+}
+
+#[test]
+fn moves_that_cost_more_than_they_save_are_not_made() {
+    let dear = |parts: &mut TerraceConfig| parts.move_ns = 1_000_000_000;
+    let mut h = host_without(dear, scattered);
+    h.run_until(Tick(60 * SECOND));
+    assert_eq!(moved(&h), 0);
+}
+
+#[test]
+fn keys_out_of_bounds_are_named() {
+    let mut config = config(PolicyName::Terrace);
+    config.terrace.misses_per_touch = 0;
+    let error = config.validate().unwrap_err().to_string();
+    assert!(error.contains("terrace.misses_per_touch"), "{error}");
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::in_rounds::config;
-use terrace_core::PolicyName;
 use terrace_core::session::replay::replay;
+use terrace_core::{EngineConfig, PolicyName};
 use terrace_proto::{Event, Gfn, PageSamples, Samples, Tick, VmId};
 use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
 use terrace_testkit::engine::{Host, SECOND, spec};
@@ -15,7 +15,11 @@ const HOT: u64 = 819;
 
 /// A VM whose pages are touched at random, so many times a second by page.
 fn host(rate: impl Fn(u64) -> f64 + Send + 'static) -> Host {
-    let mut h = Host::new(config(PolicyName::Terrace), &[PAGES, 4 * PAGES]);
+    host_by(config(PolicyName::Terrace), rate)
+}
+
+fn host_by(config: EngineConfig, rate: impl Fn(u64) -> f64 + Send + 'static) -> Host {
+    let mut h = Host::new(config, &[PAGES, 4 * PAGES]);
     let clock = h.clock.clone();
     let window = std::sync::Mutex::new((u64::MAX, 0, 0.0));
     let heat = move |page: u64, scan: u64| {
@@ -91,6 +95,16 @@ fn pages_that_bits_cannot_tell_apart_are_told_apart_by_samples() {
     let (blind, there) = (alone.on_fast(1, hot), h.on_fast(1, hot));
     assert!(blind < HOT / 2, "{blind} of {HOT} by bits alone");
     assert!(there > HOT * 9 / 10, "{there} of {HOT}");
+}
+
+#[test]
+fn samples_that_are_switched_off_change_nothing() {
+    let mut off = config(PolicyName::Terrace);
+    off.terrace.samples = false;
+    let [mut alone, mut h] = [0; 2].map(|_| host_by(off.clone(), touched_alike));
+    alone.run_until(Tick(20 * SECOND));
+    run(&mut h, 20, missed);
+    assert_eq!(alone.on_fast(1, hot), h.on_fast(1, hot));
 }
 
 #[test]

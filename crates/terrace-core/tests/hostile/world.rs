@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use terrace_core::place::PlaceStage;
 use terrace_core::policy::{HotnessThreshold, PolicyStages};
-use terrace_core::{Engine, EngineConfig, PolicyChoice, PolicyName, PoolRelease};
+use terrace_core::{Engine, EngineConfig, PolicyChoice, PolicyName, PoolRelease, TerraceConfig};
 use terrace_proto::{
     Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
 };
@@ -168,6 +168,14 @@ impl World {
             plans_in_flight: 3,
             scan_parts: [1, 4][usize::from(seed.is_multiple_of(2))],
             policy: PolicyName::Terrace.into(),
+            terrace: TerraceConfig {
+                fit_windows: !seed.is_multiple_of(3),
+                pace: !seed.is_multiple_of(5),
+                likely: !seed.is_multiple_of(7),
+                begin_anew: !seed.is_multiple_of(11),
+                samples: !seed.is_multiple_of(13),
+                ..TerraceConfig::default()
+            },
             ..EngineConfig::default()
         };
         config.tiers.resize(tiers, config.tiers[1].clone());

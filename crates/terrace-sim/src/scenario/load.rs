@@ -17,6 +17,14 @@ impl Scenario {
     /// # Errors
     /// If the file cannot be read or is not a valid scenario.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        Self::load_with_files_in(path, None)
+    }
+
+    /// Reads and checks a file. The files that its loads name are read from another folder, by their names, if there is one.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a valid scenario.
+    pub fn load_with_files_in(path: &Path, files: Option<&Path>) -> Result<Self, ScenarioError> {
         let wrong = |what: String| ScenarioError {
             file: path.to_owned(),
             line: None,
@@ -38,7 +46,7 @@ impl Scenario {
         })?;
         let name = path.file_stem().unwrap_or(path.as_os_str());
         let folder = path.parent().unwrap_or(Path::new(""));
-        read(&text, &name.to_string_lossy(), folder, path)
+        read(&text, &name.to_string_lossy(), (folder, files), path)
     }
 
     /// Reads and checks a text; files that it names are relative to `folder`.
@@ -46,17 +54,32 @@ impl Scenario {
     /// # Errors
     /// If the text is not a valid scenario.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, ScenarioError> {
-        read(text, name, folder, &folder.join(format!("{name}.toml")))
+        read(
+            text,
+            name,
+            (folder, None),
+            &folder.join(format!("{name}.toml")),
+        )
     }
 }
 
-fn read(text: &str, name: &str, folder: &Path, file: &Path) -> Result<Scenario, ScenarioError> {
+fn read(
+    text: &str,
+    name: &str,
+    (folder, files): (&Path, Option<&Path>),
+    file: &Path,
+) -> Result<Scenario, ScenarioError> {
     let source = ScenarioText { file, text };
     let raw: RawScenario = toml::from_str(text).map_err(|e| source.misshapen(&e))?;
     let shorthand = raw.shorthand();
-    let scenario = raw
+    let mut scenario = raw
         .check(name, folder)
         .map_err(|fault| source.broken(&fault))?;
+    if let Some(files) = files {
+        for vm in &mut scenario.vms {
+            vm.workload.read_from(files);
+        }
+    }
     match scenario.check() {
         Ok(()) => Ok(scenario),
         Err(fault) => Err(source.broken(&as_written(fault, &shorthand))),

@@ -89,7 +89,7 @@ impl Scenario {
             let both = vm.sizes[0] + vm.sizes[last];
             let Some(rest) = both.checked_sub(fast) else {
                 let what = format!(
-                    "VM \"{}\" has {} in its first and last tier together, which is less: end the sweep there",
+                    "VM \"{}\" has {} in its first and last tier together, which is less: choose a smaller size",
                     vm.name,
                     quantity::size_text(both)
                 );

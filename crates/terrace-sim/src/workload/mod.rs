@@ -194,6 +194,18 @@ impl Workload {
         }
     }
 
+    /// Reads the file that the load is read from in another folder, by its name.
+    pub(crate) fn read_from(&mut self, folder: &Path) {
+        let file = match &mut self.kind {
+            WorkloadKind::Masim(masim) => &mut masim.file,
+            WorkloadKind::Trace(trace) => &mut trace.file,
+            _ => return,
+        };
+        if let Some(name) = file.file_name() {
+            *file = folder.join(name);
+        }
+    }
+
     /// The ends of the load's phases, in order; none of a load without phases.
     pub(crate) fn phase_ends(&self) -> Vec<Stop> {
         match &self.kind {

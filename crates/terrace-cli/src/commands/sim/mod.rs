@@ -1,6 +1,7 @@
-//! `terrace sim run`, `compare` and `list`; `replay` and `repro` have files of their own.
+//! `terrace sim run`, `compare` and `list`; `judge`, `replay` and `repro` have files of their own.
 
 mod demand;
+mod judge;
 mod list;
 mod predict;
 mod progress;
@@ -86,6 +87,7 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
                 })
             })
         }
+        Sim::Judge(args) => judge::run(args),
         Sim::Replay(replay) => super::replay::run(replay),
         Sim::Repro(args) => repro::run(args),
         Sim::List { json } => {
