@@ -11,10 +11,10 @@ use crate::error::ConfigError;
 pub struct TerraceConfig {
     /// Windows become as long as they tell most of the pages at the fast tier's border: yes. Otherwise they are `window_ms` long.
     pub fit_windows: bool,
-    /// What a round's moves are expected to save decides how soon the next one comes, how many windows it has, and how many samples are
+    /// The time that moves are expected to save decides how soon the next round comes, how many windows it has, and how many samples are
     /// taken: yes. Otherwise rounds come a second apart, or as far apart as the CPU budget wants.
     pub pace: bool,
-    /// What chance makes is taken out of rates before moves are decided: yes.
+    /// Chance is taken out of rates before moves are decided: yes.
     pub likely: bool,
     /// The long average of a page whose load has changed begins anew: yes.
     pub begin_anew: bool,
