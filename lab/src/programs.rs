@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -34,6 +35,14 @@ pub const PRODUCT_NAMES: [&str; 4] = ["terraced", "terrace", AGENT, "terrace-hyp
 
 /// The guest agent's program.
 pub const AGENT: &str = "terrace-agent";
+
+/// Whether this task measures.
+static MEASURES: AtomicBool = AtomicBool::new(false);
+
+/// Has this task's programs built with a release's optimization: it measures them.
+pub fn for_figures() {
+    MEASURES.store(true, Ordering::Relaxed);
+}
 
 /// The programs that are part of the lab's images.
 pub struct LabPrograms {
@@ -108,6 +117,9 @@ fn build(what: &str, packages: &[&str]) -> Result<()> {
         .args(["build", "--profile", "lab", "--target", TARGET])
         .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if MEASURES.load(Ordering::Relaxed) {
+        cargo.args(["--config", "profile.lab.opt-level=3"]);
+    }
     for package in packages {
         cargo.args(["--package", package]);
     }

@@ -79,7 +79,8 @@ fn policies_are_judged_over_scenarios_sizes_and_seeds() {
 fn judging_says_what_does_not_suit_a_scenario() {
     let dir = folder();
     for (more, says) in [
-        (["--times", "9"], "choose a smaller size"),
+        (["--times", "9"], "small.toml, --times 9: vm.fast: VM"),
+        (["--json", "small.toml"], "small.toml"),
         (["--policies", "lru"], "lru"),
         (["--seed", "18446744073709551615"], ""),
         (["--seeds", "0"], "--seeds"),
@@ -98,6 +99,11 @@ fn judging_says_what_does_not_suit_a_scenario() {
         );
         assert!(said(&output).contains(says), "{}", said(&output));
     }
+    let last = "sim judge small.toml --policies vtmm --seeds 2 --seed 18446744073709551615";
+    let output = terrace(dir.path(), &last.split(' ').collect::<Vec<_>>());
+    assert!(said(&output).contains("--seed is too large"));
+    let small = std::fs::read_to_string(dir.path().join("small.toml"));
+    assert_eq!(small.expect("a file"), SMALL, "inputs stay as they are");
     let traces = "[[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"24MiB\"\nworkload = { kind = \"trace\", file = \"a.trace\", ops = 9 }\n";
     let text = format!("[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\n{traces}");
     std::fs::write(dir.path().join("traced.toml"), text).expect("a file");

@@ -3,9 +3,9 @@
 //! Responsible for: the runs of one scenario, and sums over all. It leaves to others: the runs themselves ([`crate::compare`]), and printing.
 
 use serde::Serialize;
-use terrace_sim::{Fault, Options, RunError, RunResult, Scenario, number::float};
+use terrace_sim::{Options, RunError, RunResult, Scenario};
 
-use crate::compare::way::{ENDS, slowdown};
+use crate::compare::way::{ENDS, TOO_SHORT, slowdown};
 use crate::compare::{Control, Plan};
 
 /// The result of a policy in a scenario.
@@ -39,56 +39,46 @@ pub struct Sum {
     pub seed: u64,
     /// The policy.
     pub policy: String,
-    /// The part of the way.
-    pub way: f64,
+    /// The part of the way; none if there was nothing to gain.
+    pub way: Option<f64>,
     /// Bytes that were promoted.
     pub promoted_bytes: u64,
 }
 
-/// A scenario with its first tier so many times as large.
+/// The runs of a scenario under each policy, and under both ends of the way.
 ///
 /// # Errors
-/// If the size does not suit the scenario.
-pub fn sized(scenario: &Scenario, times: u32) -> Result<Scenario, RunError> {
-    let fast = scenario.vms.iter().filter_map(|vm| vm.sizes.first());
-    let fast = fast.max().copied().unwrap_or(0);
-    let wrong = |fault: Fault| RunError(format!("{}: {fault}", scenario.name));
-    match times {
-        1 => Ok(scenario.clone()),
-        _ => scenario
-            .with_fast(fast.saturating_mul(times.into()))
-            .map_err(wrong),
+/// If a policy is unknown, or does not suit the scenario.
+pub fn plan(scenario: &Scenario, policies: &[String]) -> Result<Plan, RunError> {
+    let mut all: Vec<String> = ENDS.map(str::to_owned).into();
+    for policy in policies {
+        if !all.contains(policy) {
+            all.push(policy.clone());
+        }
     }
+    let wrong = |error: RunError| RunError(format!("{}: {}", scenario.name, error.0));
+    Plan::compare(scenario, &all, None).map_err(wrong)
 }
 
-/// Runs a scenario under each policy, and under both ends of the way. None if the end was asked for meanwhile.
+/// Does a scenario's runs. None if the end was asked for meanwhile.
 ///
 /// # Errors
-/// If a policy is unknown, or does not suit the scenario, or a run fails.
+/// If a run fails, or has no time to compare.
 pub fn judge(
     scenario: &Scenario,
-    policies: &[String],
+    plan: &Plan,
     control: &Control,
 ) -> Result<Option<Vec<Verdict>>, RunError> {
-    let mut all: Vec<String> = ENDS.map(str::to_owned).into();
-    all.extend(
-        policies
-            .iter()
-            .filter(|p| !ENDS.contains(&p.as_str()))
-            .cloned(),
-    );
-    let finished = Plan::compare(scenario, &all, None)?.run(Options::default(), control)?;
+    let wrong = |why: &str| RunError(format!("{}: {why}", scenario.name));
+    let finished = plan.run(Options::default(), control);
+    let finished = finished.map_err(|error| wrong(&error.0))?;
     if finished.runs.len() < finished.wanted {
         return Ok(None);
     }
     let runs = finished.runs.iter().map(|run| &run.result);
-    let verdicts = runs.map(|run| verdict(scenario, run));
-    verdicts.collect::<Option<_>>().map(Some).ok_or_else(|| {
-        RunError(format!(
-            "{}: a run has no time to compare: give its loads ops or a longer duration",
-            scenario.name
-        ))
-    })
+    let verdicts: Option<_> = runs.map(|run| verdict(scenario, run)).collect();
+    let none = || wrong("a run has no time to compare: give its loads ops or a longer duration");
+    verdicts.map(Some).ok_or_else(none)
 }
 
 fn verdict(scenario: &Scenario, run: &RunResult) -> Option<Verdict> {
@@ -112,48 +102,66 @@ fn verdict(scenario: &Scenario, run: &RunResult) -> Option<Verdict> {
     })
 }
 
-/// The sums of each policy and seed, in the order in which they come.
+/// The sums of each policy and seed, from the verdicts of each scenario, in the order in which they come. A scenario in which `static-best` failed as a
+/// bound counts for none.
 #[must_use]
-pub fn sums(verdicts: &[Verdict]) -> Vec<Sum> {
+pub fn sums(judged: &[Vec<Verdict>]) -> Vec<Sum> {
     let mut sums: Vec<(Sum, f64, f64)> = Vec::new();
-    // A scenario's verdicts follow each other, and name the ends once.
-    let same = |a: &Verdict, b: &Verdict| {
-        (&a.scenario, a.fast_bytes, a.seed) == (&b.scenario, b.fast_bytes, b.seed)
-    };
-    for of_one in verdicts.chunk_by(same) {
-        let end = |name: &str| of_one.iter().find(|verdict| verdict.policy == name);
+    for verdicts in judged {
+        let end = |name: &str| verdicts.iter().find(|verdict| verdict.policy == name);
         let [Some(first), Some(best)] = ENDS.map(end) else {
             continue;
         };
-        for verdict in of_one {
-            let gained = first.slowdown - verdict.slowdown;
-            let gap = first.slowdown - best.slowdown;
+        if has_failed(first, best) {
+            continue;
+        }
+        let gap = first.slowdown - best.slowdown;
+        for verdict in verdicts {
             let key = (verdict.seed, &verdict.policy);
             let known = sums
-                .iter_mut()
-                .find(|(sum, ..)| (sum.seed, &sum.policy) == key);
-            match known {
-                Some((sum, gains, gaps)) => {
-                    sum.promoted_bytes += verdict.promoted_bytes;
-                    (*gains, *gaps) = (*gains + gained, *gaps + gap);
-                }
-                None => {
-                    let sum = Sum {
-                        seed: verdict.seed,
-                        policy: verdict.policy.clone(),
-                        way: 0.0,
-                        promoted_bytes: verdict.promoted_bytes,
-                    };
-                    sums.push((sum, gained, gap));
-                }
-            }
+                .iter()
+                .position(|(sum, ..)| (sum.seed, &sum.policy) == key);
+            let at = known.unwrap_or_else(|| {
+                sums.push((Sum::none(verdict), 0.0, 0.0));
+                sums.len() - 1
+            });
+            let (sum, gains, gaps) = &mut sums[at];
+            sum.promoted_bytes += verdict.promoted_bytes;
+            *gains += first.slowdown - verdict.slowdown;
+            *gaps += gap;
         }
     }
     let end = |(sum, gains, gaps): (Sum, f64, f64)| Sum {
-        way: if gaps > 0.0 { gains / gaps } else { float(0) },
+        way: (gaps > 0.0).then_some(gains / gaps),
         ..sum
     };
     sums.into_iter().map(end).collect()
+}
+
+impl Sum {
+    /// A sum of nothing, of a verdict's policy and seed.
+    fn none(of: &Verdict) -> Self {
+        Self {
+            seed: of.seed,
+            policy: of.policy.clone(),
+            way: None,
+            promoted_bytes: 0,
+        }
+    }
+}
+
+/// Whether `static-best` was slower than `first-touch` in a scenario, so that it is no bound there.
+#[must_use]
+pub fn failed(verdicts: &[Verdict]) -> bool {
+    let end = |name: &str| verdicts.iter().find(|verdict| verdict.policy == name);
+    let [first, best] = ENDS.map(end);
+    first
+        .zip(best)
+        .is_some_and(|(first, best)| has_failed(first, best))
+}
+
+fn has_failed(first: &Verdict, best: &Verdict) -> bool {
+    best.slowdown > first.slowdown * (1.0 + TOO_SHORT)
 }
 
 #[cfg(test)]
@@ -174,32 +182,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_sum_weighs_scenarios_by_what_there_is_to_gain() {
-        let [first, best] = ENDS;
-        let verdicts = [
-            verdict("wide", first, 3.0),
-            verdict("wide", best, 1.0),
-            verdict("wide", "own", 1.5),
-            verdict("narrow", first, 1.5),
-            verdict("narrow", best, 1.0),
-            verdict("narrow", "own", 1.5),
-        ];
-        let sums = sums(&verdicts);
-        let ways: Vec<(&str, f64)> = sums.iter().map(|s| (s.policy.as_str(), s.way)).collect();
-        assert_eq!(ways, [(first, 0.0), (best, 1.0), ("own", 0.6)]);
-        assert_eq!(sums[2].promoted_bytes, 10);
+    /// A scenario's verdicts, by the slowdowns of both ends and of one more policy.
+    fn judged(scenario: &str, slowdowns: [f64; 3]) -> Vec<Verdict> {
+        let policies = [ENDS[0], ENDS[1], "own"];
+        let pairs = policies.into_iter().zip(slowdowns);
+        pairs
+            .map(|(policy, it)| verdict(scenario, policy, it))
+            .collect()
+    }
+
+    fn ways(judged: &[Vec<Verdict>]) -> Vec<Option<f64>> {
+        sums(judged).into_iter().map(|sum| sum.way).collect()
     }
 
     #[test]
-    fn scenarios_with_nothing_to_gain_sum_up_to_no_way() {
-        let [first, best] = ENDS;
-        let verdicts = [
-            verdict("flat", first, 1.0),
-            verdict("flat", best, 1.0),
-            verdict("flat", "own", 1.1),
+    fn a_sum_weighs_scenarios_by_what_there_is_to_gain() {
+        let all = [
+            judged("wide", [3.0, 1.0, 1.5]),
+            judged("narrow", [1.5, 1.0, 1.5]),
         ];
-        assert!(sums(&verdicts).iter().all(|sum| sum.way == 0.0));
-        assert_eq!(sums(&verdicts[1..]), []);
+        assert_eq!(ways(&all), [Some(0.0), Some(1.0), Some(0.6)]);
+        assert_eq!(sums(&all)[2].promoted_bytes, 10);
+    }
+
+    #[test]
+    fn scenarios_of_one_name_are_summed_each_by_its_own_ends() {
+        let all = [
+            judged("same", [3.0, 1.0, 2.0]),
+            judged("same", [2.0, 1.0, 2.0]),
+        ];
+        assert_eq!(ways(&all)[2], Some(1.0 / 3.0));
+    }
+
+    #[test]
+    fn scenarios_with_nothing_to_gain_have_no_way_and_a_bound_that_failed_counts_for_none() {
+        assert_eq!(ways(&[judged("flat", [1.0, 1.0, 1.1])]), [None; 3]);
+        let broken = judged("broken", [1.0, 2.0, 1.0]);
+        assert!(failed(&broken));
+        assert_eq!(
+            ways(&[broken, judged("sound", [2.0, 1.0, 1.5])])[2],
+            Some(0.5)
+        );
     }
 }

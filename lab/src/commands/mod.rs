@@ -65,6 +65,12 @@ pub enum Bench {
 
 /// Runs one of the lab's tasks.
 pub fn run(task: Task) -> Result<()> {
+    if matches!(
+        task,
+        Task::Compare(_) | Task::Bench { .. } | Task::Cost { .. }
+    ) {
+        programs::for_figures();
+    }
     match task {
         Task::Up { refresh } => up(refresh),
         Task::Down => down(),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -22,6 +23,9 @@ use super::split::{KernelAdvice, Splitter};
 use super::{picture, way};
 use crate::config::Config;
 use crate::output;
+
+/// Time for which an undo tries to send pages home.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Source of hot pages.
 #[derive(Debug, Args)]
@@ -249,6 +253,7 @@ fn undo_node(root: &HostRoot, node: u32) -> Result<Undone> {
     let before = pages_in(root, &frames, Which::All)?;
     let left = until_none(
         before.clone(),
+        PATIENCE,
         |pid, pages| returns.send(pid, pages),
         || pages_in(root, &frames, Which::All),
     )?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use terrace_core::gather::BLOCK_PAGES;
@@ -16,8 +16,7 @@ use terrace_sys::{HostRoot, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
 use super::areas::bounds;
 
-/// Times that the kernel is asked to move a page, and the pause between two.
-const SENDS: u32 = 20;
+/// Pause before pages that stayed are sent again.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Which pages are looked for.
@@ -181,30 +180,29 @@ impl Returns<'_> {
     }
 }
 
-/// Sends pages away until `look` finds none any more, or they were sent often enough; returns those that are left. A page may be
-/// in use for a moment, and page cache makes room for others a little after it was asked to.
+/// Sends pages away until `look` finds none any more, or for so long; returns those that are left. A page may be in use for a
+/// moment, and page cache makes room for others a little after it was asked to.
 ///
 /// # Errors
 /// Those of `look`.
 pub fn until_none(
     mut left: Residents,
+    patience: Duration,
     send: impl Fn(u32, &[u64]) -> u64,
     look: impl Fn() -> Result<Residents>,
 ) -> Result<Residents> {
-    for again in 0..SENDS {
-        if again > 0 {
-            thread::sleep(PAUSE);
-        }
+    let begin = Instant::now();
+    loop {
         for (pid, pages) in &left.pages {
             // Where they are then decides.
             let _ = send(*pid, pages);
         }
         left = look()?;
-        if left.count() == 0 {
-            break;
+        if left.count() == 0 || begin.elapsed() >= patience {
+            return Ok(left);
         }
+        thread::sleep(PAUSE);
     }
-    Ok(left)
 }
 
 #[cfg(test)]
@@ -213,8 +211,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_page_in_use_is_sent_again() {
+    /// What is left, and how often was sent, if a page goes the second time it is sent.
+    fn sent(patience: Duration) -> (u64, u32) {
         let sent = Cell::new(0);
         let residents = |pages: &[u64]| Residents {
             pages: [(7, pages.to_vec())].into(),
@@ -225,8 +223,14 @@ mod tests {
             pages.len() as u64
         };
         let look = || Ok(residents(if sent.get() < 2 { &[3] } else { &[] }));
-        let left = until_none(residents(&[3, 4]), send, look).unwrap();
-        assert_eq!((left.count(), sent.get()), (0, 2));
+        let left = until_none(residents(&[3, 4]), patience, send, look).unwrap();
+        (left.count(), sent.get())
+    }
+
+    #[test]
+    fn a_page_in_use_is_sent_again_but_not_for_ever() {
+        assert_eq!(sent(Duration::from_secs(60)), (0, 2));
+        assert_eq!(sent(Duration::ZERO), (1, 1));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct TerraceConfig {
     pub samples: bool,
     /// Time back to which a page's recent average goes, ms: 4 s (our choice). 100 to 60,000.
     pub recent_ms: u64,
-    /// The same of the long one, ms: 10 min (our choice). 1,000 to a day.
+    /// The same of the long one, ms: 10 min (our choice). From `recent_ms` to a day.
     pub long_ms: u64,
     /// Misses that a touch stands for while no source of misses has told: 16 (our estimate). 1 to 10,000.
     pub misses_per_touch: u32,
@@ -55,7 +55,8 @@ impl Default for TerraceConfig {
 impl TerraceConfig {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         within("terrace.recent_ms", self.recent_ms, 100..=60_000)?;
-        within("terrace.long_ms", self.long_ms, 1_000..=86_400_000)?;
+        let least = self.recent_ms;
+        within("terrace.long_ms", self.long_ms, least..=86_400_000)?;
         let misses = self.misses_per_touch;
         within("terrace.misses_per_touch", misses, 1..=10_000)?;
         within("terrace.miss_extra_ns", self.miss_extra_ns, 1..=1_000_000)?;

@@ -107,8 +107,10 @@ impl BenefitPlace {
 
     /// The time that a difference of rates is expected to save, ns.
     fn gain_ns(&self, difference: u128) -> u128 {
-        let worth = u128::from(self.worth.misses * self.worth.extra_ns);
-        difference * worth * u128::from(self.worth.stay_ns) / SECOND
+        // Keys at their bounds and all pages of a large VM are more than 128 bits hold.
+        let worth = u128::from(self.worth.misses) * u128::from(self.worth.extra_ns);
+        let stays = worth.saturating_mul(self.worth.stay_ns.into());
+        difference.saturating_mul(stays) / SECOND
     }
 
     /// The time that all moves are expected to save, ns.
@@ -224,6 +226,19 @@ mod tests {
             behind,
             ..BenefitPlace::new(averages, worth, Duration::from_millis(20))
         }
+    }
+
+    #[test]
+    fn keys_at_their_bounds_overflow_nothing() {
+        let mut place = place(S);
+        place.worth = Worth {
+            misses: 1 << 32,
+            extra_ns: 1_000_000,
+            stay_ns: 366 * 86_400 * S,
+            move_ns: 1_000_000_000,
+        };
+        assert!(place.gain_ns(1 << 72) > place.gain_ns(1));
+        assert!(place.repays(rate_of(255), 2) && !place.repays(0, 1));
     }
 
     proptest! {

@@ -237,4 +237,11 @@ fn keys_out_of_bounds_are_named() {
     config.terrace.misses_per_touch = 0;
     let error = config.validate().unwrap_err().to_string();
     assert!(error.contains("terrace.misses_per_touch"), "{error}");
+    config.terrace = TerraceConfig {
+        recent_ms: 60_000,
+        long_ms: 59_999,
+        ..TerraceConfig::default()
+    };
+    let error = config.validate().unwrap_err().to_string();
+    assert!(error.contains("terrace.long_ms"), "{error}");
 }

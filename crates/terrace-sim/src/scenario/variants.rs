@@ -83,9 +83,23 @@ impl Scenario {
     /// # Errors
     /// If a VM has less, or the size does not suit the scenario.
     pub fn with_fast(&self, fast: u64) -> Result<Self, Fault> {
+        self.with_fast_by(|_| fast)
+    }
+
+    /// This scenario with the first tier of each VM so many times as large, and as much memory in all as before.
+    ///
+    /// # Errors
+    /// If a VM has less, or the size does not suit the scenario.
+    pub fn with_fast_times(&self, times: u32) -> Result<Self, Fault> {
+        self.with_fast_by(|own| own.saturating_mul(times.into()))
+    }
+
+    /// This scenario with another size of each VM's first tier, by what it is.
+    fn with_fast_by(&self, by: impl Fn(u64) -> u64) -> Result<Self, Fault> {
         let mut scenario = self.clone();
         let last = scenario.machine.tiers.len() - 1;
         for (i, vm) in scenario.vms.iter_mut().enumerate() {
+            let fast = by(vm.sizes[0]);
             let both = vm.sizes[0] + vm.sizes[last];
             let Some(rest) = both.checked_sub(fast) else {
                 let what = format!(

@@ -3,14 +3,14 @@
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use terrace_repro::compare::{Control, Progress};
+use terrace_repro::compare::{Control, Progress, way};
 use terrace_repro::judge::{self, Sum, Verdict};
 use terrace_sim::{Scenario, quantity};
 
 use super::progress::Bar;
-use super::{can_be_written, on_interrupt, put};
+use super::{can_be_written, inputs, on_interrupt, put};
 use crate::args::sim::Judge;
 use crate::output::{self, is_standard, print};
 use crate::render;
@@ -21,62 +21,80 @@ const HEADER: [&str; 9] = [
 
 /// The result.
 #[derive(Serialize)]
-struct Judged {
-    verdicts: Vec<Verdict>,
+struct Judged<'a> {
+    verdicts: Vec<&'a Verdict>,
     sums: Vec<Sum>,
 }
 
 pub fn run(args: &Judge) -> Result<ExitCode> {
     let scenarios = scenarios(args)?;
-    can_be_written(&args.files, &[&args.json])?;
+    // All of them first: what does not suit the last one must not end an hour's work.
+    let plan = |scenario| judge::plan(scenario, &args.policies);
+    let plans = scenarios.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let cancelled = on_interrupt()?;
     let bar = Bar::new(args.quiet);
     let all = scenarios.len();
-    let mut verdicts = Vec::new();
-    let mut judged = 0;
-    for (done, scenario) in scenarios.iter().enumerate() {
+    let mut judged = Vec::new();
+    let mut error = None;
+    for (scenario, plan) in scenarios.iter().zip(&plans) {
+        let done = judged.len();
         let control = Control {
             threads: args.jobs.unwrap_or(processors),
             on_progress: &|progress| bar.show(overall(progress, done, all)),
             cancelled: &cancelled,
         };
-        let of_one = judge::judge(scenario, &args.policies, &control);
+        let of_one = judge::judge(scenario, plan, &control);
         bar.clear();
-        let Some(of_one) = of_one? else {
-            break;
-        };
-        verdicts.extend(of_one);
-        judged += 1;
+        match of_one {
+            Ok(Some(verdicts)) => judged.push(verdicts),
+            Ok(None) => break,
+            Err(wrong) => {
+                error = Some(wrong);
+                break;
+            }
+        }
     }
-    let sums = judge::sums(&verdicts);
-    write(args, &Judged { verdicts, sums })?;
-    if judged == all {
-        return Ok(ExitCode::SUCCESS);
+    if !judged.is_empty() {
+        write(args, &judged)?;
     }
-    output::tell(format_args!(
-        "terrace: interrupted: {judged} of {all} scenarios were finished"
-    ));
-    Ok(ExitCode::from(130))
+    let done = judged.len();
+    match error {
+        Some(error) => Err(error).context(format!("{done} of {all} scenarios were finished")),
+        None if done == all => Ok(ExitCode::SUCCESS),
+        None => {
+            output::tell(format_args!(
+                "terrace: interrupted: {done} of {all} scenarios were finished"
+            ));
+            Ok(ExitCode::from(130))
+        }
+    }
 }
 
 /// The scenarios in each size and with each seed.
 fn scenarios(args: &Judge) -> Result<Vec<Scenario>> {
     let mut all = Vec::new();
+    let mut read = Vec::new();
     for file in &args.files {
         let scenario = Scenario::load_with_files_in(file, args.traces.as_deref())?;
+        read.extend(inputs(&scenario, file));
         for times in &args.times {
-            let sized = judge::sized(&scenario, *times)?;
+            let sized = scenario.with_fast_times(*times);
+            let wrong = || format!("{}, --times {times}", file.display());
+            let sized = sized
+                .map_err(|fault| anyhow!("{fault}"))
+                .with_context(wrong)?;
             for more in 0..args.seeds {
                 let seed = args.seed.checked_add(more);
-                ensure!(seed.is_some(), "--seed is too large for so many --seeds");
+                let seed = seed.context("--seed is too large for so many --seeds")?;
                 all.push(Scenario {
-                    seed: seed.unwrap_or_default(),
+                    seed,
                     ..sized.clone()
                 });
             }
         }
     }
+    can_be_written(&read, &[&args.json])?;
     Ok(all)
 }
 
@@ -90,14 +108,20 @@ fn overall(progress: Progress, done: usize, all: usize) -> Progress {
     }
 }
 
-fn write(args: &Judge, judged: &Judged) -> Result<()> {
+fn write(args: &Judge, judged: &[Vec<Verdict>]) -> Result<()> {
+    let all = Judged {
+        verdicts: judged.iter().flatten().collect(),
+        sums: judge::sums(judged),
+    };
     if let Some(out) = &args.json {
-        put(out, &(serde_json::to_string_pretty(judged)? + "\n"))?;
+        put(out, &(serde_json::to_string_pretty(&all)? + "\n"))?;
     }
     if args.quiet || args.json.as_ref().is_some_and(|out| is_standard(out)) {
         return Ok(());
     }
-    print(text(judged))
+    let has_failed = judged.iter().any(|of_one| judge::failed(of_one));
+    let failed = if has_failed { way::FAILED } else { "" };
+    print(text(&all) + failed + if has_failed { "\n" } else { "" })
 }
 
 fn text(judged: &Judged) -> String {
@@ -123,7 +147,7 @@ fn text(judged: &Judged) -> String {
             sum.seed.to_string(),
             sum.policy.clone(),
             none(),
-            way(Some(sum.way)),
+            way(sum.way),
             render::bytes(sum.promoted_bytes),
             none(),
             none(),

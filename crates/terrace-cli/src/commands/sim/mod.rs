@@ -103,11 +103,16 @@ fn load(file: &Path, output: &Output) -> Result<Scenario> {
     if let Some(seed) = output.seed {
         scenario.seed = seed;
     }
+    let outputs = [&output.json, &output.html, &output.svg];
+    can_be_written(&inputs(&scenario, file), &outputs)?;
+    Ok(scenario)
+}
+
+/// The files that a scenario is read from.
+fn inputs(scenario: &Scenario, file: &Path) -> Vec<PathBuf> {
     let loads = scenario.vms.iter().filter_map(|vm| vm.workload.file());
     let loads = loads.map(|load| scenario.folder.join(load));
-    let inputs: Vec<PathBuf> = loads.chain([file.to_owned()]).collect();
-    can_be_written(&inputs, &[&output.json, &output.html, &output.svg])?;
-    Ok(scenario)
+    loads.chain([file.to_owned()]).collect()
 }
 
 /// Checks that the outputs can be written, and not over inputs or each other. The result of a long run must not be lost
