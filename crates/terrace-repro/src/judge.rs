@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_with_nothing_to_gain_have_no_way_and_a_bound_that_failed_counts_for_none() {
+    fn nothing_to_gain_is_no_way_and_a_failed_bound_counts_for_none() {
         assert_eq!(ways(&[judged("flat", [1.0, 1.0, 1.1])]), [None; 3]);
         let broken = judged("broken", [1.0, 2.0, 1.0]);
         assert!(failed(&broken));
