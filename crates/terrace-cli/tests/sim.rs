@@ -57,7 +57,8 @@ fn without_wall(mut run: Value) -> Value {
 #[test]
 fn policies_are_judged_over_scenarios_sizes_and_seeds() {
     let dir = folder();
-    let args = "sim judge small.toml --policies vtmm --times 1,2 --seeds 2 --json out.json";
+    let args =
+        "sim judge small.toml --policies vtmm --times 1,2 --seeds 2 --seed 7 --json out.json";
     let args: Vec<&str> = args.split(' ').collect();
     let output = terrace(dir.path(), &args);
     assert!(output.status.success(), "{}", said(&output));
@@ -65,6 +66,12 @@ fn policies_are_judged_over_scenarios_sizes_and_seeds() {
     let judged = json(dir.path().join("out.json"));
     let verdicts = judged["verdicts"].as_array().expect("verdicts");
     assert_eq!(verdicts.len(), 2 * 2 * 3, "{judged}");
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| verdict["seed"].as_u64() >= Some(7))
+    );
+    assert!(printed(&output).contains("Under 3 rounds"));
     let sums = judged["sums"].as_array().expect("sums");
     let ways = |policy: &str| -> Vec<Option<f64>> {
         let of = sums.iter().filter(|sum| sum["policy"] == policy);
@@ -101,7 +108,7 @@ fn judging_says_what_does_not_suit_a_scenario() {
     }
     let last = "sim judge small.toml --policies vtmm --seeds 2 --seed 18446744073709551615";
     let output = terrace(dir.path(), &last.split(' ').collect::<Vec<_>>());
-    assert!(said(&output).contains("--seed is too large"));
+    assert!(said(&output).contains("the seed is too large"));
     let small = std::fs::read_to_string(dir.path().join("small.toml"));
     assert_eq!(small.expect("a file"), SMALL, "inputs stay as they are");
     let traces = "[[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"24MiB\"\nworkload = { kind = \"trace\", file = \"a.trace\", ops = 9 }\n";
@@ -111,7 +118,7 @@ fn judging_says_what_does_not_suit_a_scenario() {
     let args: Vec<&str> = args.split(' ').collect();
     let output = terrace(dir.path(), &args);
     assert!(
-        said(&output).contains("elsewhere/a.trace"),
+        said(&output).contains("/elsewhere/a.trace"),
         "{}",
         said(&output)
     );

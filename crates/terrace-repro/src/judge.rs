@@ -5,7 +5,7 @@
 use serde::Serialize;
 use terrace_sim::{Options, RunError, RunResult, Scenario};
 
-use crate::compare::way::{ENDS, TOO_SHORT, slowdown};
+use crate::compare::way::{ENDS, slowdown};
 use crate::compare::{Control, Plan};
 
 /// The result of a policy in a scenario.
@@ -21,8 +21,10 @@ pub struct Verdict {
     pub policy: String,
     /// Run time against all memory in the first tier, the VMs' geometric mean.
     pub slowdown: f64,
-    /// The part of the way from `first-touch` to `static-best`; none if the two are alike.
+    /// The part of the way from `first-touch` to `static-best`; none if the two are within 1 %, or `static-best` is the slower one.
     pub way: Option<f64>,
+    /// Rounds, of the VM that has the fewest.
+    pub rounds: u64,
     /// Bytes that were promoted.
     pub promoted_bytes: u64,
     /// Time of tracking, percent of the vCPUs' time.
@@ -39,8 +41,8 @@ pub struct Sum {
     pub seed: u64,
     /// The policy.
     pub policy: String,
-    /// The part of the way; none if there was nothing to gain.
-    pub way: Option<f64>,
+    /// The part of the way.
+    pub way: f64,
     /// Bytes that were promoted.
     pub promoted_bytes: u64,
 }
@@ -96,14 +98,14 @@ fn verdict(scenario: &Scenario, run: &RunResult) -> Option<Verdict> {
         policy: run.policy.clone(),
         slowdown: slowdown(run)?,
         way: run.way.and_then(|way| way.0),
+        rounds: run.vms.iter().map(|vm| vm.rounds).min().unwrap_or(0),
         promoted_bytes: promoted * terrace_proto::PAGE_SIZE,
         track_percent: 100.0 * track_s / vcpu_s.max(f64::MIN_POSITIVE),
         state_bytes_per_page: run.state_bytes_per_page,
     })
 }
 
-/// The sums of each policy and seed, from the verdicts of each scenario, in the order in which they come. A scenario in which `static-best` failed as a
-/// bound counts for none.
+/// The sums of each policy and seed, from the verdicts of each scenario, in the order in which they come. A scenario without a way counts for none.
 #[must_use]
 pub fn sums(judged: &[Vec<Verdict>]) -> Vec<Sum> {
     let mut sums: Vec<(Sum, f64, f64)> = Vec::new();
@@ -112,7 +114,7 @@ pub fn sums(judged: &[Vec<Verdict>]) -> Vec<Sum> {
         let [Some(first), Some(best)] = ENDS.map(end) else {
             continue;
         };
-        if has_failed(first, best) {
+        if best.way.is_none() {
             continue;
         }
         let gap = first.slowdown - best.slowdown;
@@ -132,7 +134,7 @@ pub fn sums(judged: &[Vec<Verdict>]) -> Vec<Sum> {
         }
     }
     let end = |(sum, gains, gaps): (Sum, f64, f64)| Sum {
-        way: (gaps > 0.0).then_some(gains / gaps),
+        way: gains / gaps,
         ..sum
     };
     sums.into_iter().map(end).collect()
@@ -144,38 +146,25 @@ impl Sum {
         Self {
             seed: of.seed,
             policy: of.policy.clone(),
-            way: None,
+            way: 0.0,
             promoted_bytes: 0,
         }
     }
-}
-
-/// Whether `static-best` was slower than `first-touch` in a scenario, so that it is no bound there.
-#[must_use]
-pub fn failed(verdicts: &[Verdict]) -> bool {
-    let end = |name: &str| verdicts.iter().find(|verdict| verdict.policy == name);
-    let [first, best] = ENDS.map(end);
-    first
-        .zip(best)
-        .is_some_and(|(first, best)| has_failed(first, best))
-}
-
-fn has_failed(first: &Verdict, best: &Verdict) -> bool {
-    best.slowdown > first.slowdown * (1.0 + TOO_SHORT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn verdict(scenario: &str, policy: &str, slowdown: f64) -> Verdict {
+    fn verdict(scenario: &str, policy: &str, slowdown: f64, way: Option<f64>) -> Verdict {
         Verdict {
             scenario: scenario.into(),
             fast_bytes: 1,
             seed: 1,
             policy: policy.into(),
             slowdown,
-            way: None,
+            way,
+            rounds: 3,
             promoted_bytes: 5,
             track_percent: 0.0,
             state_bytes_per_page: 0.0,
@@ -183,15 +172,14 @@ mod tests {
     }
 
     /// A scenario's verdicts, by the slowdowns of both ends and of one more policy.
-    fn judged(scenario: &str, slowdowns: [f64; 3]) -> Vec<Verdict> {
-        let policies = [ENDS[0], ENDS[1], "own"];
-        let pairs = policies.into_iter().zip(slowdowns);
-        pairs
-            .map(|(policy, it)| verdict(scenario, policy, it))
-            .collect()
+    fn judged(scenario: &str, [first, best, own]: [f64; 3]) -> Vec<Verdict> {
+        let is_long = first > best;
+        let way = |it: f64| is_long.then_some((first - it) / (first - best));
+        let of = |policy: &str, it: f64| verdict(scenario, policy, it, way(it));
+        vec![of(ENDS[0], first), of(ENDS[1], best), of("own", own)]
     }
 
-    fn ways(judged: &[Vec<Verdict>]) -> Vec<Option<f64>> {
+    fn ways(judged: &[Vec<Verdict>]) -> Vec<f64> {
         sums(judged).into_iter().map(|sum| sum.way).collect()
     }
 
@@ -201,7 +189,7 @@ mod tests {
             judged("wide", [3.0, 1.0, 1.5]),
             judged("narrow", [1.5, 1.0, 1.5]),
         ];
-        assert_eq!(ways(&all), [Some(0.0), Some(1.0), Some(0.6)]);
+        assert_eq!(ways(&all), [0.0, 1.0, 0.6]);
         assert_eq!(sums(&all)[2].promoted_bytes, 10);
     }
 
@@ -211,17 +199,13 @@ mod tests {
             judged("same", [3.0, 1.0, 2.0]),
             judged("same", [2.0, 1.0, 2.0]),
         ];
-        assert_eq!(ways(&all)[2], Some(1.0 / 3.0));
+        assert_eq!(ways(&all)[2], 1.0 / 3.0);
     }
 
     #[test]
-    fn nothing_to_gain_is_no_way_and_a_failed_bound_counts_for_none() {
-        assert_eq!(ways(&[judged("flat", [1.0, 1.0, 1.1])]), [None; 3]);
-        let broken = judged("broken", [1.0, 2.0, 1.0]);
-        assert!(failed(&broken));
-        assert_eq!(
-            ways(&[broken, judged("sound", [2.0, 1.0, 1.5])])[2],
-            Some(0.5)
-        );
+    fn what_has_no_way_counts_for_none() {
+        let flat = judged("flat", [1.0, 1.0, 1.1]);
+        assert!(ways(std::slice::from_ref(&flat)).is_empty());
+        assert_eq!(ways(&[flat, judged("sound", [2.0, 1.0, 1.5])])[2], 0.5);
     }
 }

@@ -59,7 +59,8 @@ pub enum Sim {
         output: Output,
     },
     /// Simulate several scenarios under several policies, and print how far each policy goes from first-touch to static-best:
-    /// in each scenario and in all together, weighed by what there is to gain.
+    /// in each scenario and in all together, weighed by what there is to gain. TRACK is the time of tracking, percent of the vCPUs';
+    /// docs/simulator.md explains the rest.
     Judge(Judge),
     /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
     /// another one (docs/replay.md).
@@ -86,12 +87,12 @@ pub struct Judge {
     /// Run each scenario with its first tier so many times as large; the VM's last tier makes up for it.
     #[arg(long, value_name = "N,M,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub times: Vec<u32>,
-    /// Run each with so many seeds, one after another from --seed.
+    /// Run each with so many seeds, one after another from the first one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
-    /// The first seed of all random streams.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// The first seed of all random streams, instead of the scenario's.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Read the scenarios' traces from this folder, by their files' names: whole ones instead of cuts.
     #[arg(long, value_name = "FOLDER")]
     pub traces: Option<PathBuf>,

@@ -6,7 +6,7 @@ use terrace_sim::{RunResult, Way};
 pub const ENDS: [&str; 2] = ["first-touch", "static-best"];
 
 /// The distance of the ends below which there is no way, as a part of first-touch's run time.
-pub(crate) const TOO_SHORT: f64 = 0.01;
+const TOO_SHORT: f64 = 0.01;
 
 /// Fills in the way of runs of one scenario, if both ends are among them. If `static-best` is the slower one, there is no
 /// way either: it failed as a bound.

@@ -5,19 +5,23 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use terrace_repro::compare::{Control, Progress, way};
+use terrace_repro::compare::sensitivity::MIN_ROUNDS;
+use terrace_repro::compare::{Control, Progress};
 use terrace_repro::judge::{self, Sum, Verdict};
-use terrace_sim::{Scenario, quantity};
+use terrace_sim::{Scenario, policy, quantity};
 
 use super::progress::Bar;
-use super::{can_be_written, inputs, on_interrupt, put};
+use super::{can_be_written, inputs, on_interrupt, put, table};
 use crate::args::sim::Judge;
 use crate::output::{self, is_standard, print};
 use crate::render;
 
-const HEADER: [&str; 9] = [
-    "SCENARIO", "FAST", "SEED", "POLICY", "SLOWDOWN", "WAY", "PROMOTED", "TRACK", "STATE",
+const HEADER: [&str; 10] = [
+    "SCENARIO", "FAST", "SEED", "POLICY", "SLOWDOWN", "WAY", "ROUNDS", "PROMOTED", "TRACK", "STATE",
 ];
+
+/// The line below a table in which a scenario has no way.
+const NO_WAY: &str = "\nWAY is -: static-best is slower than first-touch there, or gains less than 1 %. Such a scenario is not counted in `all`.\n";
 
 /// The result.
 #[derive(Serialize)]
@@ -75,8 +79,10 @@ pub fn run(args: &Judge) -> Result<ExitCode> {
 fn scenarios(args: &Judge) -> Result<Vec<Scenario>> {
     let mut all = Vec::new();
     let mut read = Vec::new();
+    // As the shell names it, not from each scenario's folder.
+    let traces = args.traces.as_ref().map(std::path::absolute).transpose()?;
     for file in &args.files {
-        let scenario = Scenario::load_with_files_in(file, args.traces.as_deref())?;
+        let scenario = Scenario::load_with_files_in(file, traces.as_deref())?;
         read.extend(inputs(&scenario, file));
         for times in &args.times {
             let sized = scenario.with_fast_times(*times);
@@ -85,8 +91,8 @@ fn scenarios(args: &Judge) -> Result<Vec<Scenario>> {
                 .map_err(|fault| anyhow!("{fault}"))
                 .with_context(wrong)?;
             for more in 0..args.seeds {
-                let seed = args.seed.checked_add(more);
-                let seed = seed.context("--seed is too large for so many --seeds")?;
+                let seed = args.seed.unwrap_or(scenario.seed).checked_add(more);
+                let seed = seed.context("the seed is too large for so many --seeds")?;
                 all.push(Scenario {
                     seed,
                     ..sized.clone()
@@ -119,9 +125,7 @@ fn write(args: &Judge, judged: &[Vec<Verdict>]) -> Result<()> {
     if args.quiet || args.json.as_ref().is_some_and(|out| is_standard(out)) {
         return Ok(());
     }
-    let has_failed = judged.iter().any(|of_one| judge::failed(of_one));
-    let failed = if has_failed { way::FAILED } else { "" };
-    print(text(&all) + failed + if has_failed { "\n" } else { "" })
+    print(text(&all))
 }
 
 fn text(judged: &Judged) -> String {
@@ -134,9 +138,10 @@ fn text(judged: &Judged) -> String {
             verdict.policy.clone(),
             format!("{:.3}", verdict.slowdown),
             way(verdict.way),
+            verdict.rounds.to_string(),
             render::bytes(verdict.promoted_bytes),
             format!("{:.2} %", verdict.track_percent),
-            format!("{:.1} B", verdict.state_bytes_per_page),
+            format!("{:.1} B/page", verdict.state_bytes_per_page),
         ]
     });
     let sums = judged.sums.iter().map(|sum| {
@@ -147,12 +152,25 @@ fn text(judged: &Judged) -> String {
             sum.seed.to_string(),
             sum.policy.clone(),
             none(),
-            way(sum.way),
+            way(Some(sum.way)),
+            none(),
             render::bytes(sum.promoted_bytes),
             none(),
             none(),
         ]
     });
     let rows: Vec<Vec<String>> = cells.chain(sums).collect();
-    render::table(&HEADER, &[1, 2, 4, 5, 6, 7, 8], &rows)
+    let mut out = render::table(&HEADER, &[1, 2, 4, 5, 6, 7, 8, 9], &rows);
+    if judged.verdicts.iter().any(|verdict| verdict.way.is_none()) {
+        out += NO_WAY;
+    }
+    if judged.verdicts.iter().any(|verdict| is_early(verdict)) {
+        out += &table::few_rounds();
+    }
+    out
+}
+
+/// Whether a policy that has rounds had too few.
+fn is_early(verdict: &Verdict) -> bool {
+    !policy::is_unmanaged(&verdict.policy) && verdict.rounds < MIN_ROUNDS
 }

@@ -126,11 +126,16 @@ fn notes(runs: &[&RunResult]) -> String {
         out += &format!("\n{}\n", ways::FAILED);
     }
     if vms().any(too_few) {
-        out += &format!(
-            "\nUnder {MIN_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
-        );
+        out += &few_rounds();
     }
     out
+}
+
+/// The line below a table of runs with few rounds.
+pub fn few_rounds() -> String {
+    format!(
+        "\nUnder {MIN_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
+    )
 }
 
 fn row(vm: &VmResult) -> Vec<String> {
