@@ -2,7 +2,7 @@
 //!
 //! Responsible for: what its place follows from, and that in sentences. It leaves to others: every decision.
 
-use terrace_proto::snapshot::{PageExplanation, RankClass};
+use terrace_proto::snapshot::{Benefit, PageExplanation, RankClass};
 use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick, TierId};
 
 use super::history::LastMove;
@@ -47,10 +47,17 @@ impl Vm {
             class: Some(class),
             cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
             in_flight: numbers().any(|u| pages.in_flight(u)),
+            benefit: None,
             because: Vec::new(),
         };
+        let is_fast = pages.tier(unit) == Some(TierId::FAST);
+        page.benefit = degree
+            .filter(|_| known && page.tier.is_some())
+            .and_then(|degree| self.place.benefit(degree, is_fast));
         let last = self.history.remembered(unit);
         page.because = vec![self.why(&page, class, last.map(|last| last.status), config)];
+        page.because
+            .extend(page.benefit.map(|sum| sum_text(&sum, is_fast, config)));
         page.because
             .extend(last.map(|last| last_move_text(last, now, config)));
         Some(page)
@@ -146,8 +153,11 @@ impl Vm {
 
 /// A rate in words, to three digits after the point.
 fn thousandths(degree: u8) -> String {
-    let rate = rate_of(degree) * 1_000 / PER_SECOND;
-    format!("{}.{:03}", rate / 1_000, rate % 1_000)
+    in_thousandths(rate_of(degree) * 1_000 / PER_SECOND)
+}
+
+fn in_thousandths(n: u64) -> String {
+    format!("{}.{:03}", n / 1_000, n % 1_000)
 }
 
 fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {
@@ -158,6 +168,33 @@ fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {
         (true, Some(_), Some(_)) => RankClass::Cold,
         _ => RankClass::NotRanked,
     }
+}
+
+/// The sum of a page's benefit.
+fn sum_text(sum: &Benefit, is_fast: bool, config: &EngineConfig) -> String {
+    let first = config.tier_name(TierId::FAST);
+    let own = in_thousandths(sum.touches_per_1000_s);
+    let Some(other) = sum.other_touches_per_1000_s.map(in_thousandths) else {
+        return format!(
+            "likely {own} times a second; no page that may move is there to change places with"
+        );
+    };
+    let (which, hot, cold) = match is_fast {
+        true => (format!("the hottest page outside {first}"), &other, &own),
+        false => (format!("the coldest page in {first}"), &own, &other),
+    };
+    let (misses, extra) = (sum.misses_per_touch, sum.miss_extra_ns);
+    let verdict = match (sum.pays, sum.saves_ns > sum.costs_ns) {
+        (true, _) => "worth it",
+        (false, true) => "not worth it, since chance may explain the difference",
+        (false, false) => "not worth it",
+    };
+    format!(
+        "to change places with {which} would save ({hot} - {cold}) touches a second x {misses} misses x {extra} ns for {} s = {} us, and cost {} us: {verdict}",
+        sum.stay_ms / 1_000,
+        sum.saves_ns / 1_000,
+        sum.costs_ns / 1_000,
+    )
 }
 
 fn last_move_text(last: LastMove, now: Tick, config: &EngineConfig) -> String {

@@ -2,13 +2,15 @@
 //!
 //! Responsible for: summing pages up into cells. It leaves to others: drawing them.
 
+use std::ops::Range;
+
 use terrace_proto::snapshot::{Cell, HeatMap};
 use terrace_proto::{PAGES_PER_HUGE, TierId};
 
 use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
-use crate::pages::flags;
+use crate::pages::{Pages, flags};
 use crate::ram::Ram;
 
 /// Units that are ranked at once.
@@ -20,9 +22,17 @@ const MAX_COPIED: usize = 1 << 18;
 #[derive(Clone, Debug)]
 pub struct HeatPages {
     first: u64,
-    reads: Vec<u8>,
-    writes: Vec<u8>,
+    heat: Heat,
     flags: Vec<u8>,
+}
+
+/// The heat of each unit.
+#[derive(Clone, Debug)]
+enum Heat {
+    /// Reads and writes of a round.
+    Counts(Vec<u8>, Vec<u8>),
+    /// The degree by its average.
+    Degrees(Vec<u8>),
 }
 
 /// A heat map that is being made, away from the engine, from copies of the VM's pages.
@@ -32,6 +42,8 @@ pub struct HeatMaking {
     ram: Ram,
     estimator: Estimator,
     round: u64,
+    /// The degree from which a unit is warm.
+    warm_from: u8,
     tiers: u8,
     units: u64,
     per_cell: u64,
@@ -47,19 +59,26 @@ impl HeatMaking {
 
     /// Sums a copy up. The VM runs between two copies, so that a map may join what was at different times.
     pub fn add(&mut self, pages: &HeatPages) {
-        let counts = pages.reads.chunks(CHUNK).zip(pages.writes.chunks(CHUNK));
+        let starts = (0..pages.flags.len()).step_by(CHUNK);
         let firsts = (pages.first..).step_by(CHUNK);
         let mut degrees = [0; CHUNK];
-        for (((reads, writes), flags), first) in counts.zip(pages.flags.chunks(CHUNK)).zip(firsts) {
-            let degrees = &mut degrees[..reads.len()];
-            self.estimator
-                .degrees(self.round, first, reads, writes, degrees);
+        for ((flags, start), first) in pages.flags.chunks(CHUNK).zip(starts).zip(firsts) {
+            let degrees = &mut degrees[..flags.len()];
+            let units = start..start + flags.len();
+            match &pages.heat {
+                Heat::Counts(reads, writes) => {
+                    let (reads, writes) = (&reads[units.clone()], &writes[units]);
+                    self.estimator
+                        .degrees(self.round, first, reads, writes, degrees);
+                }
+                Heat::Degrees(all) => degrees.copy_from_slice(&all[units]),
+            }
             for ((degree, flags), unit) in degrees.iter().zip(flags).zip(first..) {
                 self.add_unit(unit, *flags, *degree);
             }
         }
-        self.next = pages.first.saturating_add(pages.reads.len() as u64);
-        if pages.reads.is_empty() {
+        self.next = pages.first.saturating_add(pages.flags.len() as u64);
+        if pages.flags.is_empty() {
             self.next = self.units;
         }
     }
@@ -84,7 +103,7 @@ impl HeatMaking {
         cell.tier_pages[tier] += pages;
         if flags & flags::KNOWN != 0 {
             cell.known_pages += pages;
-            cell.warm_pages[tier] += if degree > 0 { pages } else { 0 };
+            cell.warm_pages[tier] += if degree >= self.warm_from { pages } else { 0 };
             cell.degree_sum += pages * u64::from(degree);
         }
     }
@@ -119,16 +138,29 @@ impl Vm {
             map: HeatMap {
                 pages_per_cell: per_cell.saturating_mul(unit_pages),
                 tiers: config.tiers.iter().map(|tier| tier.name.clone()).collect(),
-                max_degree: windows.saturating_mul(read.max(write)).into(),
+                max_degree: match self.has_rates() {
+                    true => u8::MAX.into(),
+                    false => windows.saturating_mul(read.max(write)).into(),
+                },
                 cells: vec![empty; count],
             },
             ram: self.pages.ram().clone(),
             estimator,
             round: self.rounds.number,
+            warm_from: self.warm_from(),
             tiers: self.pages.tiers(),
             units,
             per_cell,
             next: 0,
+        }
+    }
+
+    /// The degree from which a unit is warm: any above zero, but with averages of minutes what would be in fast memory if it could be.
+    fn warm_from(&self) -> u8 {
+        let border = self.rounds.ranked().map(|round| round.threshold_degree);
+        match self.has_rates() {
+            true => border.unwrap_or(1).max(1),
+            false => 1,
         }
     }
 
@@ -139,10 +171,23 @@ impl Vm {
         let end = start.saturating_add(MAX_COPIED).min(self.pages.units());
         HeatPages {
             first,
-            reads: self.pages.reads[start..end].to_vec(),
-            writes: self.pages.writes[start..end].to_vec(),
+            heat: match self.has_rates() {
+                true => Heat::Degrees(degrees(&self.pages, start..end)),
+                false => Heat::Counts(
+                    self.pages.reads[start..end].to_vec(),
+                    self.pages.writes[start..end].to_vec(),
+                ),
+            },
             flags: self.pages.flags[start..end].to_vec(),
         }
+    }
+}
+
+/// The degrees of long averages; none yet before the first round.
+fn degrees(pages: &Pages, units: Range<usize>) -> Vec<u8> {
+    match pages.long.get(units.clone()) {
+        Some(long) => long.iter().map(|rate| rate.to_le_bytes()[1]).collect(),
+        None => vec![0; units.len()],
     }
 }
 
@@ -179,7 +224,7 @@ mod tests {
         let mut copies = Vec::new();
         while let Some(first) = making.next() {
             let copy = engine.heat_pages(VmId(1), first).unwrap();
-            copies.push(copy.reads.len());
+            copies.push(copy.flags.len());
             making.add(&copy);
         }
         assert_eq!(copies, [MAX_COPIED, MAX_COPIED, MAX_COPIED, 5]);

@@ -12,15 +12,17 @@
 //!
 //! A round's step of both averages follows from the unit's counts and its averages alone, so it stands in tables ([`super::step`]).
 
-use super::scale::{PER_SECOND, Rate, rate_of};
-use super::step::Step;
+use super::scale::{PER_SECOND, Rate, rate_of_fine};
+use super::step::{FALLEN_ROOTS, Step, mix};
 use crate::pages::{BLOCK, Pages};
 
 /// The spread that chance makes if touches are independent, in 256ths: three quarters more than that of counts, because a window that was touched
 /// twice counts as one that was touched once.
 const INDEPENDENT: u64 = 256 * 7 / 4;
 /// The most that it is taken for.
-const MOST_SPREAD: u64 = 64 * 256;
+const MOST_SPREAD: u64 = 16 * 256;
+/// Touches for each window up to which a round tells pages apart, in the squares of 16ths.
+const MOST_TOLD: u64 = 7 * 256 / 5;
 
 /// Times of a round, which its counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -66,7 +68,7 @@ pub(crate) struct Behind {
     pub recent_ns: u64,
     /// Of the long ones, ns.
     pub long_ns: u64,
-    /// Variance of numbers of touches by their mean, in 256ths, as recent averages vary about long ones: 256 for independent touches that are all
+    /// Variance of numbers of touches by their mean, in 256ths, as rounds vary about the averages of those before: 256 for independent touches that are all
     /// counted; loads that come in bursts have more.
     pub spread: u64,
     /// Rounds so far.
@@ -94,40 +96,51 @@ impl Behind {
         }
     }
 
-    /// Adds a round; gives its part of the recent averages and of the long ones, of 65,536.
-    fn end_round(&mut self, averages: Averages, seen: Seen) -> (u64, u64) {
+    /// Adds a round, whose counts are not in the averages yet; gives its part of the recent averages and of the long ones, of 65,536.
+    fn end_round(
+        &mut self,
+        averages: Averages,
+        seen: Seen,
+        (pages, rates): (&Pages, &[Rate]),
+    ) -> (u64, u64) {
         let watched = seen.window_ns.saturating_mul(u64::from(seen.windows));
+        let before_ns = self.long_ns;
         let round = (watched, seen.since_ns);
-        (
+        let parts = (
             take_in(&mut self.recent_ns, averages.recent_ns, round),
             take_in(&mut self.long_ns, averages.long_ns, round),
-        )
+        );
+        if let Some(now) = spread(pages, rates, seen, before_ns) {
+            self.spread = mix(self.spread, now.clamp(INDEPENDENT, MOST_SPREAD), parts.1);
+        }
+        parts
     }
+}
 
-    /// Takes in how far recent averages lie from long ones, of some pages.
-    fn note_spread(&mut self, pages: &Pages) {
-        // Long averages that are hardly older would vary with the recent ones.
-        if self.long_ns < 4 * self.recent_ns {
-            return;
-        }
-        // Some thousand pages say it.
-        let step = (pages.units() / 4096).max(1) | 1;
-        let (mut sum, mut of) = (0, 0);
-        for (recent, long) in pages.queue.iter().zip(&pages.long).step_by(step) {
-            let then = roots(rate_of(long.to_le_bytes()[1]), self.recent_ns);
-            // Fewer touches than two, and steps of 9 percent of many, would blur it.
-            if (24..128).contains(&then) {
-                let now = roots(rate_of(*recent), self.recent_ns);
-                sum += now.abs_diff(then).pow(2);
-                of += 1;
-            }
-        }
-        if of >= 64 {
-            // The root of a number varies by a half, and is in 16ths here.
-            let now = (sum * 4 / of).clamp(256, MOST_SPREAD);
-            self.spread = (7 * self.spread + now) / 8;
+/// The spread of a round's numbers of touches, as they vary about long averages that do not have them yet; none if too few pages say it.
+fn spread(pages: &Pages, rates: &[Rate], seen: Seen, before_ns: u64) -> Option<u64> {
+    let watched_ns = seen.window_ns.saturating_mul(u64::from(seen.windows));
+    let all_ns = u128::from(before_ns) + u128::from(watched_ns);
+    // Both in millionths: the roots' mean by times, and what the difference has of the round's own spread.
+    let part = u64::try_from(u128::from(watched_ns) * 1_000_000 / all_ns.max(1)).ok()?;
+    let most = MOST_TOLD * u64::from(seen.windows);
+    // Some thousand pages say it.
+    let step = (pages.units() / 4096).max(1) | 1;
+    let counts = pages.reads.iter().zip(&pages.writes);
+    let (mut sum, mut of) = (0, 0);
+    for (long, (reads, writes)) in pages.long.iter().zip(counts).step_by(step) {
+        let then = roots(rate_of_fine(*long), watched_ns);
+        let now = roots(rate_at(rates, seen, *reads, *writes), watched_ns);
+        // By the mean of both, which says nothing of how far they lie apart. Fewer touches than two, and pages that nearly all windows find touched, would blur it.
+        let mean = (then * (1_000_000 - part) + now * part) / 1_000_000;
+        let apart = now.abs_diff(then);
+        if mean >= 24 && mean * mean <= most && apart < FALLEN_ROOTS {
+            sum += apart.pow(2);
+            of += 1;
         }
     }
+    // The root of a number varies by a half, and is in 16ths here.
+    (of >= 64 && before_ns > 0).then(|| sum * 4 * (1_000_000 - part) / (of * 1_000_000))
 }
 
 /// Adds so much time under windows, within so much time, to what an average has that goes back so far; gives the new one's part, of 65,536.
@@ -145,10 +158,11 @@ impl Averages {
         let Some(seen) = seen.usable() else {
             return;
         };
-        let parts = behind.end_round(self, seen);
+        let rates = self.rates(seen);
+        let parts = behind.end_round(self, seen, (pages, &rates));
         let watched_ns = seen.window_ns * u64::from(seen.windows);
         let mut step = Step::new(
-            self.rates(seen),
+            rates,
             seen.windows,
             parts,
             self.begin_anew.then_some((behind.recent_ns, watched_ns)),
@@ -165,7 +179,6 @@ impl Averages {
             let first = block.wrapping_mul(512).wrapping_add(begun);
             step.take(first, (reads, writes), (recent, long));
         }
-        behind.note_spread(pages);
     }
 
     /// Rates by reads and writes: a square of one more than the windows.
@@ -192,6 +205,12 @@ impl Averages {
         }
         rates
     }
+}
+
+/// The rate of a unit by its counts of a round.
+pub(super) fn rate_at(rates: &[Rate], seen: Seen, reads: u8, writes: u8) -> Rate {
+    let at = usize::from(reads) * (usize::from(seen.windows) + 1) + usize::from(writes);
+    rates.get(at).copied().unwrap_or(0)
 }
 
 /// The root of the number of touches in so much time, in 16ths.
@@ -338,6 +357,42 @@ mod tests {
             "a touched window of 100 ms says nothing against 2,600 a second"
         );
         assert!(p.queue[1] > 100, "{}", p.queue[1]);
+    }
+
+    /// The spread, over that of counts, after so many rounds of a thousand pages that each window finds touched by these chances, of 65,536.
+    fn spread_of(rounds: u64, chance: impl Fn(u64, u64) -> u64) -> f64 {
+        let mut p = pages(PageSize::Base, 1000);
+        p.have_rates();
+        let mut behind = Behind::default();
+        for round in 0..rounds {
+            for (unit, reads) in (0..).zip(&mut p.reads) {
+                let touched = |w: &u64| drawn(round * 8 + w, unit) < chance(round, unit);
+                *reads = u8::try_from((0..8).filter(touched).count()).unwrap();
+            }
+            AVERAGES.end_round(&mut p, SEEN, &mut behind);
+        }
+        behind.spread as f64 / 256.0
+    }
+
+    #[test]
+    fn the_spread_that_chance_makes_is_found_within_few_rounds() {
+        // Half of all windows find a page touched; some pages are hotter than others.
+        for rounds in [3, 5, 20] {
+            let found = spread_of(rounds, |_, unit| 20_000 + 20_000 * (unit % 2));
+            assert!((1.2..2.4).contains(&found), "{rounds}: {found}");
+        }
+    }
+
+    #[test]
+    fn bursts_spread_more_than_chance() {
+        // In each second round a page is touched four times as often.
+        for rounds in [4, 8, 20] {
+            let found = spread_of(rounds, |round, unit| match (round + unit) % 2 {
+                0 => 13_000,
+                _ => 45_000,
+            });
+            assert!(found > 3.5, "{rounds}: {found}");
+        }
     }
 
     #[test]

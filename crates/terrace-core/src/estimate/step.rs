@@ -12,7 +12,7 @@ use super::scale::{Rate, position, rate_of, rounded, step_of};
 const SURPRISE_ROOTS: u64 = 48;
 /// The same for what a single round says of a page that is hotter now, and of one that is colder. Loads come in bursts, so a page falls by more than it rises by.
 const RISEN_ROOTS: u64 = 56;
-const FALLEN_ROOTS: u64 = 80;
+pub(super) const FALLEN_ROOTS: u64 = 80;
 
 /// Numbers of a byte.
 const STEPS: usize = 256;

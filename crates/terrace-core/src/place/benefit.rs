@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use terrace_proto::snapshot::Benefit;
+
 use super::collect::collect;
 use super::likely::Likely;
 use super::ranked::rank;
@@ -53,6 +55,8 @@ pub struct BenefitPlace {
     behind: Behind,
     /// The likely rate of each degree, since the last round's end.
     likely: Likely,
+    /// The coldest degree in the first tier and the hottest one outside, as the last proposal leaves them.
+    ends: (Option<u8>, Option<u8>),
     /// Averages have taken in a round since the last proposal.
     has_ended: bool,
     /// Whether windows become as long as they tell most.
@@ -69,6 +73,7 @@ impl BenefitPlace {
             window,
             behind: Behind::default(),
             likely: Likely::as_seen(),
+            ends: (None, None),
             has_ended: false,
             fits_windows: true,
             is_likely: true,
@@ -177,6 +182,7 @@ impl PlaceStage for BenefitPlace {
         let fills = |hot: u8| self.repays(self.likely.rate(hot), 1);
         let pays = |cold: u8, hot: u8| self.pays(cold, hot);
         let quotas = Quotas::by(&histogram, tiers, room, fills, pays);
+        self.ends = quotas.ends(tiers);
         Proposal {
             ranking,
             saves_ns: self.saved_ns(&quotas, tiers),
@@ -187,6 +193,7 @@ impl PlaceStage for BenefitPlace {
     fn forget(&mut self) {
         self.behind = Behind::default();
         self.likely = Likely::as_seen();
+        self.ends = (None, None);
     }
 
     fn window(&self) -> Option<Duration> {
@@ -197,6 +204,37 @@ impl PlaceStage for BenefitPlace {
         let long = pages.long.get(unit as usize)?;
         Some(long.to_le_bytes()[1])
     }
+
+    fn benefit(&self, degree: u8, is_fast: bool) -> Option<Benefit> {
+        let (coldest, hottest) = self.ends;
+        let other = if is_fast { hottest } else { coldest };
+        let (cold, hot) = match is_fast {
+            true => (Some(degree), other),
+            false => (other, Some(degree)),
+        };
+        let rate = |degree: u8| self.likely.rate(degree);
+        let rates = cold.zip(hot).map(|(cold, hot)| (rate(cold), rate(hot)));
+        let saves = rates.map_or(0, |(cold, hot)| {
+            self.gain_ns(hot.saturating_sub(cold).into())
+        });
+        Some(Benefit {
+            touches_per_1000_s: per_1000_s(rate(degree)),
+            other_touches_per_1000_s: other.map(|other| per_1000_s(rate(other))),
+            misses_per_touch: self.worth.misses,
+            miss_extra_ns: self.worth.extra_ns,
+            stay_ms: self.worth.stay_ns / 1_000_000,
+            saves_ns: u64::try_from(saves).unwrap_or(u64::MAX),
+            costs_ns: self.worth.move_ns * 2,
+            pays: cold
+                .zip(hot)
+                .is_some_and(|(cold, hot)| self.pays(cold, hot)),
+        })
+        .filter(|_| self.behind.long_ns > 0)
+    }
+}
+
+fn per_1000_s(rate: Rate) -> u64 {
+    rate * 1_000 / PER_SECOND
 }
 
 #[cfg(test)]

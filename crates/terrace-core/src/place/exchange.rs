@@ -70,6 +70,16 @@ impl Quotas {
     pub fn get(&self, from: usize, to: usize, degree: usize) -> u64 {
         self.at[from][to][degree]
     }
+
+    /// The coldest degree that is to be in the first tier, and the hottest one that is to be outside.
+    pub(super) fn ends(&self, tiers: usize) -> (Option<u8>, Option<u8>) {
+        let is_in =
+            |to: usize, degree: u8| (0..tiers).any(|from| self.get(from, to, degree.into()) > 0);
+        let mut degrees = 0..=u8::MAX;
+        let coldest = degrees.clone().find(|degree| is_in(0, *degree));
+        let hottest = degrees.rfind(|degree| (1..tiers).any(|to| is_in(to, *degree)));
+        (coldest, hottest)
+    }
 }
 
 /// A decision being made.

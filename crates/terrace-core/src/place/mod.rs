@@ -22,6 +22,7 @@ pub use ranked::RankedPlace;
 pub use top_lists::TopListsPlace;
 
 use terrace_proto::TierId;
+use terrace_proto::snapshot::Benefit;
 
 use std::time::Duration;
 
@@ -112,4 +113,9 @@ pub trait PlaceStage: Send {
 
     /// The degree that a unit was given in a round, for people.
     fn degree(&self, round: u64, pages: &Pages, unit: u32) -> Option<u8>;
+
+    /// The sum by which a unit of a degree, in the first tier or not, changes places with another, for people; none if the stage makes no such sum.
+    fn benefit(&self, _degree: u8, _is_fast: bool) -> Option<Benefit> {
+        None
+    }
 }

@@ -245,3 +245,62 @@ fn keys_out_of_bounds_are_named() {
     let error = config.validate().unwrap_err().to_string();
     assert!(error.contains("terrace.long_ms"), "{error}");
 }
+
+#[test]
+fn a_page_is_explained_by_what_its_exchange_would_save() {
+    let mut h = host(scattered);
+    h.run_until(Tick(20 * SECOND));
+    let explained = |h: &Host, gfn: u64| {
+        h.engine()
+            .explain_page(VmId(1), Gfn(gfn), Tick(21 * SECOND))
+            .expect("a page of the VM")
+    };
+    let page = (0..PAGES).find(|page| !hot(*page)).expect("a cold page");
+    let cold = (page..PAGES)
+        .map(|page| explained(&h, page))
+        .find(|page| page.tier.as_deref() == Some("slow") && page.degree > 0)
+        .expect("a cold page outside fast memory");
+    let sum = cold.benefit.expect("a round has ended");
+    assert!(!sum.pays && sum.misses_per_touch == 16, "{sum:?}");
+    assert!(
+        cold.because[1].contains("the coldest page in"),
+        "{:?}",
+        cold.because
+    );
+    let page = (0..PAGES).find(|page| hot(*page)).expect("a hot page");
+    let hot = explained(&h, page).benefit.expect("a round has ended");
+    // 20 times a second, and nothing hotter outside.
+    assert!(
+        (10_000..40_000).contains(&hot.touches_per_1000_s),
+        "{hot:?}"
+    );
+    assert!(!hot.pays, "{hot:?}");
+    // By the figures that it names.
+    let difference = |a: u64, b: u64| a.saturating_sub(b);
+    let other = sum.other_touches_per_1000_s.expect("pages in fast memory");
+    let saves = difference(sum.touches_per_1000_s, other) * 16 * 200 * 60 / 1_000;
+    assert!(
+        saves.abs_diff(sum.saves_ns) <= saves / 50 + 200_000,
+        "{sum:?}"
+    );
+}
+
+#[test]
+fn a_map_of_heat_shows_rates() {
+    let mut h = host(scattered);
+    let warm = |h: &Host| {
+        let map = h.engine().heat_map(VmId(1), 8).expect("a VM that arrived");
+        let sum = |tier: usize| {
+            map.cells
+                .iter()
+                .map(|cell| cell.warm_pages[tier])
+                .sum::<u64>()
+        };
+        (sum(0), sum(1))
+    };
+    h.run_until(Tick(1));
+    assert_eq!(warm(&h), (0, 0), "no round has ended");
+    h.run_until(Tick(20 * SECOND));
+    let (fast, slow) = warm(&h);
+    assert!(fast >= HOT * 95 / 100 && slow * 10 < PAGES, "{fast} {slow}");
+}

@@ -22,7 +22,8 @@ pub struct Cell {
     pub tier_pages: Vec<u64>,
     /// Pages that some user table maps.
     pub known_pages: u64,
-    /// Known pages with a degree above zero, in each tier.
+    /// Known pages with a degree above zero, in each tier; where degrees are averages of minutes (`terrace`), those that are hot enough for fast
+    /// memory.
     pub warm_pages: Vec<u64>,
     /// Sum of the degrees of its known pages.
     pub degree_sum: u64,

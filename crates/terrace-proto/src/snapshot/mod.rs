@@ -14,6 +14,6 @@ mod share;
 pub use finding::{Finding, Health};
 pub use heat::{Cell, HeatMap};
 pub use neighbours::Neighbours;
-pub use page::{PageExplanation, RankClass};
+pub use page::{Benefit, PageExplanation, RankClass};
 pub use round::{PlannedMove, Refused, Round, ScanCost, Worth};
 pub use share::Share;

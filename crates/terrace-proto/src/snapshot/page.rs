@@ -42,8 +42,33 @@ pub struct PageExplanation {
     /// Whether the page is on its way now.
     #[serde(default)]
     pub in_flight: bool,
+    /// What it would save to exchange the page; none if the policy makes no such sum, or no round has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub benefit: Option<Benefit>,
     /// The answer in sentences.
     pub because: Vec<String>,
+}
+
+/// The sum by which a page changes places with another: of a page in fast memory with the hottest one outside, of any other with the coldest one in it, as
+/// the last round left them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Benefit {
+    /// Likely touches of the page, once chance is taken out, in 1,000 seconds.
+    pub touches_per_1000_s: u64,
+    /// The same of the other page; none if there is no such page that may move.
+    pub other_touches_per_1000_s: Option<u64>,
+    /// Misses that a touch stands for.
+    pub misses_per_touch: u64,
+    /// What a miss costs more in a slower tier, ns.
+    pub miss_extra_ns: u64,
+    /// The time for which rates are expected to stay as they are, ms.
+    pub stay_ms: u64,
+    /// What both pages' change of places is expected to save, ns; 0 if the one in fast memory is the hotter one.
+    pub saves_ns: u64,
+    /// The cost of both moves, ns.
+    pub costs_ns: u64,
+    /// Whether they are to change places: it saves more than it costs, and chance does not explain the difference.
+    pub pays: bool,
 }
 
 /// The rank of a page.

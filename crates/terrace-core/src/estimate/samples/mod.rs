@@ -21,7 +21,7 @@ use evidence::{Evidence, Tally};
 use list::List;
 pub use period::SamplePeriod;
 
-use super::rates::{Averages, Behind, Seen, take_in};
+use super::rates::{Averages, Behind, Seen, rate_at, take_in};
 use super::scale::{Rate, degree_of, fine_of, rate_of, rate_of_fine};
 use super::step::mix;
 use crate::pages::{Pages, flags};
@@ -368,12 +368,6 @@ impl Sampled {
             }
         }
     }
-}
-
-/// The rate of a unit by its counts of a round.
-fn rate_at(rates: &[Rate], seen: Seen, reads: u8, writes: u8) -> Rate {
-    let at = usize::from(reads) * (usize::from(seen.windows) + 1) + usize::from(writes);
-    rates.get(at).copied().unwrap_or(0)
 }
 
 impl Step {
