@@ -1,8 +1,9 @@
 //! The benchmark of classification: from a round's counts to hot set and exchange plan.
 
-use terrace_core::estimate::Estimator;
+use terrace_core::EngineConfig;
+use terrace_core::estimate::{Estimator, Seen};
 use terrace_core::pages::Pages;
-use terrace_core::place::{ExchangeRule, PlaceStage as _, Proposal, RankedPlace, Room};
+use terrace_core::place::{BenefitPlace, ExchangeRule, PlaceStage, Proposal, RankedPlace, Room};
 use terrace_core::ram::Ram;
 use terrace_proto::{Gfn, PAGE_SIZE, PageCode, TierId};
 
@@ -11,10 +12,9 @@ use crate::vm::{among, draw, spec};
 
 /// Classification of one VM: a tenth of the pages is hot and the first tier holds as many; 5 % of all
 /// pages are misplaced, half of them hot in the slow tier, half cold in the fast one.
-#[derive(Debug)]
 pub struct Classify {
     pages: Pages,
-    stage: RankedPlace,
+    stage: Box<dyn PlaceStage>,
     room: Room,
     from: Vec<u64>,
     to: Vec<u64>,
@@ -56,14 +56,14 @@ impl Classify {
         let len = usize::try_from(pages).unwrap_or(0);
         Self {
             pages: p,
-            stage: RankedPlace {
+            stage: Box::new(RankedPlace {
                 estimator: Estimator::PageDegree { read: 1, write: 3 },
                 rule: ExchangeRule {
                     min_hot_degree: 1,
                     hysteresis: 0,
                 },
                 slowest: false,
-            },
+            }),
             room: Room {
                 double_sided: false,
                 paced: u64::MAX,
@@ -78,8 +78,29 @@ impl Classify {
         }
     }
 
+    /// The same VM under `terrace`, whose averages have three rounds behind them.
+    ///
+    /// # Panics
+    /// If the number of pages is 0 or over 2^32.
+    #[must_use]
+    pub fn by_rates(pages: u64) -> Self {
+        let mut vm = Self::new(pages);
+        vm.pages.have_rates();
+        vm.stage = Box::new(BenefitPlace::configured(&EngineConfig::default()));
+        vm.room.seen = Seen {
+            windows: 8,
+            window_ns: 100_000_000,
+            since_ns: 1_000_000_000,
+        };
+        for _ in 0..3 {
+            vm.run();
+        }
+        vm
+    }
+
     /// Runs the very code that the engine runs at the end of a round.
     pub fn run(&mut self) -> Proposal {
+        self.stage.end_round(&mut self.pages, &self.room, &mut None);
         self.stage.propose(1, &self.pages, &self.room)
     }
 
@@ -89,10 +110,16 @@ impl Classify {
         std::hint::black_box(&self.to);
     }
 
-    /// `classify_ns_per_page`: classification and copying in turn; ns per page.
+    /// `classify_ns_per_page` and `rates_ns_per_page`: the end of a round and copying in turn; ns per page.
     pub fn measure(&mut self) -> Measured {
         let pages = self.pages.units() as f64;
         Measured::in_turns(|_| (timed(|| self.run()), timed(|| self.copy()))).per(pages)
+    }
+}
+
+impl std::fmt::Debug for Classify {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Classify").finish_non_exhaustive()
     }
 }
 
@@ -112,5 +139,19 @@ mod tests {
             .collect();
         assert_eq!(moved, [24, 24], "5 % are misplaced, half each way");
         assert!((95..=105).contains(&per_mille(usize::try_from(proposal.ranking.hot).unwrap())));
+    }
+
+    #[test]
+    fn rates_of_the_same_vm_move_what_is_misplaced() {
+        let mut bench = Classify::by_rates(200_000);
+        let flows = bench.run().flows;
+        let moved: Vec<_> = flows
+            .iter()
+            .map(|f| f.units.len() * 1000 / 200_000)
+            .collect();
+        assert!(
+            moved.len() == 2 && moved.iter().all(|moved| (20..=25).contains(moved)),
+            "{moved:?}"
+        );
     }
 }

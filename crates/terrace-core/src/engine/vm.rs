@@ -3,8 +3,6 @@
 //! Responsible for: what a VM is made of, and its arrival. It leaves to others: the round ([`super::round`]),
 //! moves ([`super::moves`]), views ([`super::show`]).
 
-use std::time::Duration;
-
 use terrace_proto::{Tick, TierId, VmId, VmSpec};
 
 use super::ages::AgeScans;
@@ -20,9 +18,9 @@ use super::settings::Settings;
 use super::tables::TableRanks;
 use super::tiers::Tiers;
 use crate::config::EngineConfig;
-use crate::estimate::{Averages, Estimator, Sampled};
+use crate::estimate::{Estimator, Sampled};
 use crate::pages::Pages;
-use crate::place::{BenefitPlace, ExchangeRule, PlaceStage, RankedPlace, TopListsPlace, Worth};
+use crate::place::{BenefitPlace, ExchangeRule, PlaceStage, RankedPlace, TopListsPlace};
 use crate::policy::{self, Observe, Policy};
 use crate::ram::Ram;
 use crate::track::Tracker;
@@ -157,7 +155,7 @@ fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
         return Box::new(TopListsPlace::new(policy.lists, estimator));
     }
     if policy.place == policy::Place::Benefit {
-        return Box::new(by_benefit(config));
+        return Box::new(BenefitPlace::configured(config));
     }
     Box::new(RankedPlace {
         estimator,
@@ -167,23 +165,4 @@ fn named_place(policy: Policy, config: &EngineConfig) -> Box<dyn PlaceStage> {
         },
         slowest: policy.place == policy::Place::Slowest,
     })
-}
-
-fn by_benefit(config: &EngineConfig) -> BenefitPlace {
-    let keys = &config.terrace;
-    let averages = Averages {
-        recent_ns: keys.recent_ms * 1_000_000,
-        long_ns: keys.long_ms * 1_000_000,
-        weights: config.weights(),
-        seed: config.random_seed,
-        begin_anew: keys.begin_anew,
-    };
-    let worth = Worth {
-        misses: keys.misses_per_touch.into(),
-        extra_ns: keys.miss_extra_ns.into(),
-        stay_ns: keys.stay_ms * 1_000_000,
-        move_ns: keys.move_ns.into(),
-    };
-    let place = BenefitPlace::new(averages, worth, Duration::from_millis(20));
-    place.with_parts(keys.fit_windows, keys.likely)
 }

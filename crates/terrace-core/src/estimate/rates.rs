@@ -19,10 +19,12 @@ use crate::pages::{BLOCK, Pages};
 /// The spread that chance makes if touches are independent, in 256ths: three quarters more than that of counts, because a window that was touched
 /// twice counts as one that was touched once.
 const INDEPENDENT: u64 = 256 * 7 / 4;
+/// The spread that is assumed while one round cannot be compared with another: pages have to lie apart by more.
+const FIRST_SPREAD: u64 = 4 * 256;
 /// The most that it is taken for.
 const MOST_SPREAD: u64 = 16 * 256;
 /// Touches for each window up to which a round tells pages apart, in the squares of 16ths.
-const MOST_TOLD: u64 = 7 * 256 / 5;
+const MOST_TOUCHES: u64 = 7 * 256 / 5;
 
 /// Times of a round, which its counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -80,7 +82,7 @@ impl Default for Behind {
         Self {
             recent_ns: 0,
             long_ns: 0,
-            spread: INDEPENDENT,
+            spread: FIRST_SPREAD,
             rounds: 0,
         }
     }
@@ -110,9 +112,14 @@ impl Behind {
             take_in(&mut self.recent_ns, averages.recent_ns, round),
             take_in(&mut self.long_ns, averages.long_ns, round),
         );
-        if let Some(now) = spread(pages, rates, seen, before_ns) {
-            self.spread = mix(self.spread, now.clamp(INDEPENDENT, MOST_SPREAD), parts.1);
-        }
+        let now = spread(pages, rates, seen, before_ns);
+        let now = now.map(|now| now.clamp(INDEPENDENT, MOST_SPREAD));
+        self.spread = match (self.rounds, now) {
+            (0, _) => self.spread,
+            (1, now) => now.unwrap_or(INDEPENDENT),
+            (_, Some(now)) => mix(self.spread, now, parts.1),
+            (_, None) => self.spread,
+        };
         parts
     }
 }
@@ -123,7 +130,7 @@ fn spread(pages: &Pages, rates: &[Rate], seen: Seen, before_ns: u64) -> Option<u
     let all_ns = u128::from(before_ns) + u128::from(watched_ns);
     // Both in millionths: the roots' mean by times, and what the difference has of the round's own spread.
     let part = u64::try_from(u128::from(watched_ns) * 1_000_000 / all_ns.max(1)).ok()?;
-    let most = MOST_TOLD * u64::from(seen.windows);
+    let most = MOST_TOUCHES * u64::from(seen.windows);
     // Some thousand pages say it.
     let step = (pages.units() / 4096).max(1) | 1;
     let counts = pages.reads.iter().zip(&pages.writes);

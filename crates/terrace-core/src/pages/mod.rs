@@ -64,7 +64,7 @@ impl Pages {
     }
 
     /// Makes room for rates that outlive rounds.
-    pub(crate) fn have_rates(&mut self) {
+    pub fn have_rates(&mut self) {
         self.long = vec![0; self.flags.len()];
     }
 

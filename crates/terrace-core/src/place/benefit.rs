@@ -16,6 +16,7 @@ use super::collect::collect;
 use super::likely::Likely;
 use super::ranked::rank;
 use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
+use crate::config::EngineConfig;
 use crate::estimate::{
     Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, Sampled, end_round, rate_of,
 };
@@ -23,6 +24,9 @@ use crate::pages::Pages;
 
 /// Bounds of a window.
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(60));
+
+/// The length of the first round's windows.
+const FIRST_WINDOW: Duration = Duration::from_millis(20);
 
 /// Percent of the colder page's likely rate that the hotter one has at least: that much of what chance makes stays in likely rates.
 const CLEAR_PERCENT: u64 = 115;
@@ -35,15 +39,15 @@ const SECOND: u128 = PER_SECOND as u128 * 1_000_000_000;
 
 /// The worth of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Worth {
+struct Worth {
     /// Misses that a touch stands for, of a whole unit.
-    pub misses: u64,
+    misses: u64,
     /// Additional time of a miss in a slower tier, ns.
-    pub extra_ns: u64,
+    extra_ns: u64,
     /// The time for which a page's rate is expected to stay as it is, ns.
-    pub stay_ns: u64,
+    stay_ns: u64,
     /// The cost of a unit's move, ns.
-    pub move_ns: u64,
+    move_ns: u64,
 }
 
 /// Moves units by benefit.
@@ -66,26 +70,41 @@ pub struct BenefitPlace {
 }
 
 impl BenefitPlace {
-    pub(crate) fn new(averages: Averages, worth: Worth, window: Duration) -> Self {
+    /// With the parameters of a configuration.
+    #[must_use]
+    pub fn configured(config: &EngineConfig) -> Self {
+        let keys = &config.terrace;
+        let averages = Averages {
+            recent_ns: keys.recent_ms * 1_000_000,
+            long_ns: keys.long_ms * 1_000_000,
+            weights: config.weights(),
+            seed: config.random_seed,
+            begin_anew: keys.begin_anew,
+        };
+        let worth = Worth {
+            misses: keys.misses_per_touch.into(),
+            extra_ns: keys.miss_extra_ns.into(),
+            stay_ns: keys.stay_ms * 1_000_000,
+            move_ns: keys.move_ns.into(),
+        };
+        Self {
+            fits_windows: keys.fit_windows,
+            is_likely: keys.likely,
+            ..Self::new(averages, worth)
+        }
+    }
+
+    fn new(averages: Averages, worth: Worth) -> Self {
         Self {
             averages,
             worth,
-            window,
+            window: FIRST_WINDOW,
             behind: Behind::default(),
             likely: Likely::as_seen(),
             ends: (None, None),
             has_ended: false,
             fits_windows: true,
             is_likely: true,
-        }
-    }
-
-    /// The same with windows that fit, and likely rates, or without.
-    pub(crate) fn with_parts(self, fits_windows: bool, is_likely: bool) -> Self {
-        Self {
-            fits_windows,
-            is_likely,
-            ..self
         }
     }
 
@@ -102,7 +121,7 @@ impl BenefitPlace {
         let touches = u128::from(hot) * u128::from(self.behind.long_ns) / (SECOND / 100);
         // In hundredths of touches, so that a few of them prove little.
         let needs = u128::from(cold) * (u128::from(CLEAR_PERCENT) * touches + FEW_TOUCHES * 10_000);
-        u128::from(hot) * 100 * touches > needs && self.repays(hot - cold, 2)
+        u128::from(hot) * 100 * touches > needs && self.repays(hot.saturating_sub(cold), 2)
     }
 
     /// Whether a difference of rates is worth so many moves, if it stays as long as expected.
@@ -262,7 +281,7 @@ mod tests {
         let behind = Behind::long(long_ns);
         BenefitPlace {
             behind,
-            ..BenefitPlace::new(averages, worth, Duration::from_millis(20))
+            ..BenefitPlace::new(averages, worth)
         }
     }
 

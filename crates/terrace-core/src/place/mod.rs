@@ -16,7 +16,6 @@ mod sides;
 mod top_lists;
 
 pub use benefit::BenefitPlace;
-pub(crate) use benefit::Worth;
 pub use exchange::{ExchangeRule, Quotas};
 pub use ranked::RankedPlace;
 pub use top_lists::TopListsPlace;

@@ -42,7 +42,7 @@ pub struct PageExplanation {
     /// Whether the page is on its way now.
     #[serde(default)]
     pub in_flight: bool,
-    /// What it would save to exchange the page; none if the policy makes no such sum, or no round has ended.
+    /// The sum by which the page would change places; none if the policy makes no such sum, or no round has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub benefit: Option<Benefit>,
     /// The answer in sentences.
@@ -59,11 +59,11 @@ pub struct Benefit {
     pub other_touches_per_1000_s: Option<u64>,
     /// Misses that a touch stands for.
     pub misses_per_touch: u64,
-    /// What a miss costs more in a slower tier, ns.
+    /// Additional time of a miss in a slower tier, ns.
     pub miss_extra_ns: u64,
     /// The time for which rates are expected to stay as they are, ms.
     pub stay_ms: u64,
-    /// What both pages' change of places is expected to save, ns; 0 if the one in fast memory is the hotter one.
+    /// Time that the exchange of both is expected to save, ns; 0 if the one in fast memory is the hotter one.
     pub saves_ns: u64,
     /// The cost of both moves, ns.
     pub costs_ns: u64,

@@ -18,13 +18,14 @@ use row::Row;
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// The rows: each by its name and the function that measures it.
-const ROWS: [(&str, Measure); 17] = [
+const ROWS: [(&str, Measure); 18] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
     ("scan_sampled_ns_per_gib", scan_sampled),
     ("root_proof_ns", root_proof),
     ("classify_ns_per_page", classify),
+    ("rates_ns_per_page", rates),
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
     ("range_tree_epoch_us", range_tree_epoch),
@@ -142,6 +143,12 @@ fn root_proof(name: &'static str) -> Result<Row> {
 
 fn classify(name: &'static str) -> Result<Row> {
     let measured = Classify::new(PAGES_OF_64_GIB).measure();
+    beside(name, "ns/page", "copying exactly 8 bytes a page", measured)
+}
+
+/// A round's end under `terrace`: averages, ranking and plan.
+fn rates(name: &'static str) -> Result<Row> {
+    let measured = Classify::by_rates(PAGES_OF_64_GIB).measure();
     beside(name, "ns/page", "copying exactly 8 bytes a page", measured)
 }
 
