@@ -12,7 +12,7 @@ use terrace_lab_programs::vm::VmSpec;
 use crate::control::lab::Lab;
 use crate::machine::blueprint::Blueprint;
 use crate::machine::process::{Lifetime, Process};
-use crate::measure::{compare, cost, leases, resize, sharing};
+use crate::measure::{compare, cost, leases, proof, resize, sharing};
 use crate::programs;
 use crate::progress::say;
 use crate::tests::runner::{self, TestArguments};
@@ -37,6 +37,8 @@ pub enum Task {
     Demo,
     /// Compare the kernel's own tiering with Terrace on the same guest; about ten minutes
     Compare(compare::Arguments),
+    /// Count what a guest's work misses in slow memory, by who places its pages; about fifteen minutes
+    Proof(proof::Arguments),
     /// Measure in a guest of its own what a test must not depend on
     Bench {
         /// What is measured
@@ -77,6 +79,7 @@ pub fn run(task: Task) -> Result<()> {
         Task::Shell => shell(),
         Task::Demo => demo::run(),
         Task::Compare(arguments) => compare::run(&arguments),
+        Task::Proof(arguments) => proof::run(&arguments),
         Task::Bench { what } => match what {
             Bench::Hyperflex => resize::run(),
             Bench::Leases => leases::run(),

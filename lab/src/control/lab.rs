@@ -17,6 +17,7 @@ use super::truth::Truth;
 use crate::machine::blueprint::Blueprint;
 use crate::machine::process::{Lifetime, Process};
 use crate::machine::qmp::Qmp;
+use crate::machine::slow_node::SlowNode;
 use crate::machine::snapshot;
 use crate::progress::{Wait, say};
 use crate::{places, programs};
@@ -107,7 +108,7 @@ impl Lab {
     }
 
     fn boot(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
-        let process = Process::start(name, &blueprint.machine, life, &[])?;
+        let process = Process::start(name, &blueprint.machine, life, &blueprint.extra)?;
         let control = Control::connect(&process, Wait::begin("booting L1", BOOT))?;
         let mut lab = Self {
             process,
@@ -121,7 +122,8 @@ impl Lab {
 
     fn restore(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
         let option = snapshot::restore_option(&blueprint.key);
-        let options = ["-incoming", option.as_str()];
+        let mut options = vec!["-incoming".to_owned(), option];
+        options.extend(blueprint.extra.iter().cloned());
         let process = Process::start(name, &blueprint.machine, life, &options)?;
         snapshot::finish_restore(&process)?;
         Self::connect(process, &blueprint.vm)
@@ -147,6 +149,14 @@ impl Lab {
         let truth = Truth::connect(&lab.process, &vm.truth_port, wait)?;
         lab.truths.insert(vm.name.clone(), truth);
         Ok(lab)
+    }
+
+    /// The counters of the emulator's plugin.
+    ///
+    /// # Errors
+    /// If the lab was started without it.
+    pub fn slow_node(&self) -> Result<SlowNode> {
+        SlowNode::open(self.process.folder())
     }
 
     /// QEMU's own control channel; keep it no longer than needed.

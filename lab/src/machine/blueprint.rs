@@ -11,12 +11,15 @@ use super::{emulator, images, snapshot};
 use crate::{host, places, programs};
 
 /// A lab that can be started.
+#[derive(Clone)]
 pub struct Blueprint {
     pub machine: Machine,
     /// The guest that runs in it from the start.
     pub vm: VmSpec,
     /// Shell commands that L1 runs before the guest starts.
     pub before_vm: String,
+    /// QEMU's options that are no part of a snapshot.
+    pub extra: Vec<String>,
     /// Name of the snapshot; changes with anything that is part of it.
     pub key: String,
 }
@@ -34,8 +37,14 @@ impl Blueprint {
             machine,
             vm: vm.clone(),
             before_vm: String::new(),
+            extra: Vec::new(),
             key,
         })
+    }
+
+    /// The same lab, whose emulator gets options that are no part of a snapshot.
+    pub fn with_extra(self, extra: Vec<String>) -> Self {
+        Self { extra, ..self }
     }
 
     /// The same lab, whose host is set up by these commands before the guest starts.

@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::host::apt::{self, PrivateApt};
 use crate::host::{self};
@@ -147,6 +147,23 @@ fn with_firmware(mut command: Command, place: impl Fn(&str) -> Option<PathBuf>) 
 /// If the emulator does not run.
 pub fn name() -> Result<String> {
     host::output(command()?.arg("--version"))
+}
+
+/// The version of the plugin API that the emulator takes.
+///
+/// # Errors
+/// If the emulator does not run, or plugins were never tried with one of its version.
+pub fn plugin_api() -> Result<u32> {
+    let name = name()?;
+    let version = parse_version(&name);
+    match version {
+        Some((10, _)) => Ok(4),
+        Some(version) if version >= (11, 1) => Ok(7),
+        _ => bail!(
+            "the lab's plugin was tried with QEMU 10 and 11.1 alone, and this is `{}`; name one of these by {OVERRIDE}",
+            name.lines().next().unwrap_or_default()
+        ),
+    }
 }
 
 fn version(qemu: &Command) -> Result<(u32, u32)> {

@@ -9,4 +9,5 @@ pub mod kernel;
 pub mod options;
 pub mod process;
 pub mod qmp;
+pub mod slow_node;
 pub mod snapshot;

@@ -25,6 +25,7 @@ pub fn of_guest(text: &str, kernel: &Path, initrd: &Path, line: &str) -> Vec<Str
 }
 
 /// The parts of L1 and the processor on which it runs.
+#[derive(Clone)]
 pub struct Machine {
     /// Value of QEMU's `-accel`.
     pub accelerator: String,

@@ -38,7 +38,7 @@ pub enum Lifetime {
 
 impl Process {
     /// Starts L1's QEMU in a fresh folder called `name`, with `extra` options.
-    pub fn start(name: &str, machine: &Machine, life: Lifetime, extra: &[&str]) -> Result<Self> {
+    pub fn start(name: &str, machine: &Machine, life: Lifetime, extra: &[String]) -> Result<Self> {
         let mut command = emulator::command()?;
         command.args(machine.options()).args(extra);
         Self::start_command(name, command, life)
@@ -67,6 +67,11 @@ impl Process {
             child: Some(child),
             _lock: Some(lock),
         })
+    }
+
+    /// The machine's folder of sockets, logs and counters.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The machine that an earlier task left running under this name, if it still runs.

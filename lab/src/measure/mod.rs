@@ -4,5 +4,6 @@ pub mod compare;
 pub mod cost;
 pub mod leases;
 mod median;
+pub mod proof;
 pub mod resize;
 pub mod sharing;

@@ -9,6 +9,7 @@ use super::test::{InL1, Needs, Test, caught};
 use crate::control::lab::Lab;
 use crate::machine::blueprint::Blueprint;
 use crate::machine::process::Lifetime;
+use crate::machine::slow_node;
 use crate::progress::say;
 
 /// The folder of the machines that tests run in.
@@ -58,12 +59,22 @@ pub fn run(blueprint: &Blueprint, test: &Test, body: InL1) -> Result<()> {
 /// The test's result, and whether the emulator failed under it.
 fn run_one(blueprint: &Blueprint, test: &Test, body: InL1) -> Result<(Result<()>, Option<Defect>)> {
     let begin = Instant::now();
-    let mut lab = Lab::start(blueprint, MACHINE, Lifetime::Task)?;
+    let mut lab = match test.needs {
+        Needs::Counters => {
+            let options = slow_node::options(slow_node::CACHE_KIB)?;
+            Lab::start(
+                &blueprint.clone().with_extra(options),
+                MACHINE,
+                Lifetime::Task,
+            )?
+        }
+        _ => Lab::start(blueprint, MACHINE, Lifetime::Task)?,
+    };
     say(&format!(
         "lab restored in {:.1} s",
         begin.elapsed().as_secs_f64()
     ));
-    if test.needs == Needs::Product {
+    if test.needs.has_product() {
         lab.install_product()?;
     }
     let result = caught(|| body(&mut lab));

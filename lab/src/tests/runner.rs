@@ -114,7 +114,7 @@ fn listed<'a>(chosen: &[&'a Test], on_plain_guests: &'a [String]) -> Vec<&'a str
 /// The blueprint of the labs in which the tests run, with a snapshot.
 fn prepare_l1(chosen: &[&Test]) -> Result<Blueprint> {
     let blueprint = Blueprint::prepare(&VmSpec::default(), false)?;
-    if chosen.iter().any(|test| test.needs == Needs::Product) {
+    if chosen.iter().any(|test| test.needs.has_product()) {
         programs::build_product()?;
     }
     if !blueprint.has_snapshot()? {
@@ -131,7 +131,7 @@ fn on_guest(test: &Test, body: OnGuest) -> Result<()> {
             let alone = ["lab", "test", "--only", test.name];
             seeing_all_processes(&alone, || caught(body))
         }
-        Needs::Nothing | Needs::Product => caught(body),
+        Needs::Nothing | Needs::Product | Needs::Counters => caught(body),
     };
     log.since().and_then(|refused| refused.judge(result))
 }

@@ -25,6 +25,8 @@ pub enum Needs {
     Nothing,
     /// The product's programs in L1.
     Product,
+    /// The same, and an emulator that counts misses by node.
+    Counters,
     /// A view of every process there is.
     EveryProcess,
 }
@@ -36,6 +38,13 @@ pub enum Boot {
     L1(InL1),
     /// A guest of this machine, which the test starts itself.
     Guest(OnGuest),
+}
+
+impl Needs {
+    /// Whether the product's programs are in L1.
+    pub fn has_product(self) -> bool {
+        matches!(self, Self::Product | Self::Counters)
+    }
 }
 
 impl Test {

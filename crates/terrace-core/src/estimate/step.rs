@@ -14,6 +14,10 @@ const SURPRISE_ROOTS: u64 = 48;
 const RISEN_ROOTS: u64 = 56;
 pub(super) const FALLEN_ROOTS: u64 = 80;
 
+/// Units that are passed over together if nobody touches them.
+const WIDTH: u32 = 8;
+const GROUP: usize = WIDTH as usize;
+
 /// Numbers of a byte.
 const STEPS: usize = 256;
 /// All steps.
@@ -91,13 +95,28 @@ impl Step {
         (reads, writes): (&[u8], &[u8]),
         (recent, long): (&mut [u8], &mut [u16]),
     ) {
+        let counts = reads.chunks(GROUP).zip(writes.chunks(GROUP));
+        let averages = recent.chunks_mut(GROUP).zip(long.chunks_mut(GROUP));
+        for (group, (counts, averages)) in (0..).zip(counts.zip(averages)) {
+            if !is_idle(counts, (&*averages.0, &*averages.1)) {
+                self.take_group(first.wrapping_add(group * WIDTH), counts, averages);
+            }
+        }
+    }
+
+    /// The same of a few units. A unit that nobody touches takes the same steps: which ones do comes by chance, and a branch that comes by chance
+    /// costs more.
+    #[inline]
+    fn take_group(
+        &mut self,
+        first: u32,
+        (reads, writes): (&[u8], &[u8]),
+        (recent, long): (&mut [u8], &mut [u16]),
+    ) {
         let columns = usize::from(self.windows) + 1;
         let counts = reads.iter().zip(writes);
         let averages = recent.iter_mut().zip(long);
-        for (number, ((reads, writes), (recent, long))) in (first..).zip(counts.zip(averages)) {
-            if (*reads | *writes | *recent) == 0 && *long == 0 {
-                continue;
-            }
+        for (number, ((reads, writes), (recent, long))) in (0..WIDTH).zip(counts.zip(averages)) {
             let at = usize::from(*reads) * columns + usize::from(*writes);
             // Counts beyond the windows are nobody's.
             let Some(row) = self.rows.get(at) else {
@@ -106,7 +125,7 @@ impl Step {
             if !row.is_made {
                 self.make(at, *reads, *writes);
             }
-            let chance = number.wrapping_mul(0x9e37_79b9);
+            let chance = first.wrapping_add(number).wrapping_mul(0x9e37_79b9);
             (*recent, *long) = self.stepped(&self.rows[at], *recent, *long, chance);
         }
     }
@@ -161,6 +180,13 @@ impl Step {
     }
 }
 
+/// Whether units have neither counts nor averages, and so keep none.
+#[inline]
+fn is_idle((reads, writes): (&[u8], &[u8]), (recent, long): (&[u8], &[u16])) -> bool {
+    let any = |bytes: &[u8]| bytes.iter().fold(0, |any, byte| any | byte);
+    any(reads) | any(writes) | any(recent) == 0 && long.iter().fold(0, |any, of| any | of) == 0
+}
+
 /// Steps whose roots lie so far below one at most, and so far above it.
 fn within(by_step: &[u64], root: u64, (below, above): (u64, u64)) -> (u8, u8) {
     let least = by_step.partition_point(|r| r.saturating_add(below) < root);
@@ -172,4 +198,52 @@ fn within(by_step: &[u64], root: u64, (below, above): (u64, u64)) -> (u8, u8) {
 /// An average with a part of 65,536 of something new.
 pub(super) fn mix(old: Rate, new: Rate, part: u64) -> Rate {
     (old * (65_536 - part) + new * part) >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn step() -> Step {
+        let rates = (0..81).map(|at| at << 14).collect();
+        Step::new(rates, 8, (20_000, 500), Some((1 << 30, 1 << 28)))
+    }
+
+    proptest! {
+        #[test]
+        fn units_take_the_same_step_alone_and_in_a_block(
+            units in prop::collection::vec(
+                (0_u8..=10, 0_u8..=4, prop_oneof![3 => Just(0), 1 => 0_u8..=255], prop_oneof![3 => Just(0), 1 => any::<u16>()]),
+                1..100,
+            ),
+            first in any::<u32>(),
+        ) {
+            let reads: Vec<u8> = units.iter().map(|unit| unit.0.saturating_sub(2)).collect();
+            let writes: Vec<u8> = units.iter().map(|unit| unit.1.saturating_sub(3)).collect();
+            let recent: Vec<u8> = units.iter().map(|unit| unit.2).collect();
+            let long: Vec<u16> = units.iter().map(|unit| unit.3).collect();
+            let (mut in_block, mut alone) = ((recent.clone(), long.clone()), (recent, long));
+            step().take(first, (&reads, &writes), (&mut in_block.0, &mut in_block.1));
+            let mut by_one = step();
+            for (number, unit) in (0_u32..).zip(0..units.len()) {
+                let one = unit..=unit;
+                let counts = (&reads[one.clone()], &writes[one.clone()]);
+                let averages = (&mut alone.0[one.clone()], &mut alone.1[one]);
+                by_one.take(first.wrapping_add(number), counts, averages);
+            }
+            prop_assert_eq!(in_block, alone);
+        }
+
+        #[test]
+        fn a_unit_that_nobody_touches_has_no_rate_whatever_its_number(first in any::<u32>()) {
+            let (mut recent, mut long) = (vec![0; 9], vec![0; 9]);
+            // The last one is touched, so that none is passed over.
+            let reads = [0, 0, 0, 0, 0, 0, 0, 3, 0];
+            step().take(first, (&reads, &[0; 9]), (&mut recent, &mut long));
+            prop_assert_eq!((&recent[..7], &long[..7]), (&[0; 7][..], &[0; 7][..]));
+            prop_assert!(recent[7] > 0);
+        }
+    }
 }

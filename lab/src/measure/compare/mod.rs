@@ -24,10 +24,10 @@ use crate::machine::blueprint::Blueprint;
 use crate::machine::process::Lifetime;
 use crate::progress::say;
 use crate::{places, programs};
-use method::Method;
 use report::{Comparison, HOT_SETS, MethodReport};
 use watch::Measured;
 
+pub use method::Method;
 pub use watch::Watch;
 
 /// Time for which each hot set is watched.
@@ -86,14 +86,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn measure(method: Method) -> Result<(String, MethodReport)> {
-    say(&format!("== {}", method.name()));
+/// A lab with a guest whose fast memory will be as small for one method as for another.
+///
+/// # Errors
+/// As [`Blueprint::prepare`].
+pub fn blueprint(method: Method) -> Result<Blueprint> {
     let before_vm = format!("{}\n{}", method.knobs(), pressure::before_vm());
     let guest = VmSpec {
         policy: method.ram_policy(),
         ..VmSpec::default()
     };
-    let blueprint = Blueprint::prepare(&guest, false)?.with_before_vm(&before_vm)?;
+    Blueprint::prepare(&guest, false)?.with_before_vm(&before_vm)
+}
+
+fn measure(method: Method) -> Result<(String, MethodReport)> {
+    say(&format!("== {}", method.name()));
+    let blueprint = blueprint(method)?;
     let mut lab = Lab::start(&blueprint, "compare", Lifetime::Task)?;
     lab.install_product()?;
     let kernel = lab.check("uname -r")?.trim().to_owned();
@@ -127,7 +135,10 @@ fn measure_in(lab: &mut Lab, method: Method) -> Result<MethodReport> {
 
 /// Gives the fast node its room and moves the guest's pages on it to the slow one; returns how many pages of the
 /// guest it still holds.
-fn start_on_the_slow_node(lab: &mut Lab) -> Result<usize> {
+///
+/// # Errors
+/// If L1 does not answer, or many pages stay.
+pub fn start_on_the_slow_node(lab: &mut Lab) -> Result<usize> {
     let there = lab.frames_on(VM, FAST)?;
     lab.move_pages(VM, &there, SLOW)?;
     pressure::leave_room(lab)?;

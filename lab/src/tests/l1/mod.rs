@@ -16,6 +16,7 @@ mod gather_redis;
 mod host_nodes;
 mod huge_pages;
 mod infrastructure;
+mod misses;
 mod native;
 mod placement;
 mod several_vms;
@@ -30,6 +31,7 @@ pub const TESTS: &[&[Test]] = &[
     infrastructure::TESTS,
     native::TESTS,
     placement::TESTS,
+    misses::TESTS,
     fork_storm::TESTS,
     faults::TESTS,
     several_vms::TESTS,

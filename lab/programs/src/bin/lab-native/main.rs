@@ -2,6 +2,7 @@
 //! redis-server, and the kernel's answers about the nodes of a process's pages.
 
 mod ask;
+mod chase;
 mod hold;
 mod hotset;
 mod launch;
@@ -22,6 +23,8 @@ const USAGE: &str = "usage: lab-native hotset JSON        touch a hot set; answe
        lab-native move NODE          the same, after moving them
        lab-native frames             the frames of those pages, in their order
        lab-native hold FILE          map a file's memory, say so, and let it go at the end of standard input
+       lab-native chase NODE MIB STEPS
+                                     chase pointers through memory of a node and print ns a step
        lab-native start NODE PROCESSOR PROGRAM [ARGUMENT...]
                                      run a program that prefers a node's memory";
 
@@ -46,6 +49,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["frames"] => placement::print_frames(),
         ["move", node] => placement::print(Some(node.parse()?)),
         ["hold", file] => hold::hold(file),
+        ["chase", node, mib, steps] => chase::chase(node.parse()?, mib.parse()?, steps.parse()?),
         ["start", node, processor, program, rest @ ..] => {
             launch::start(node.parse()?, processor.parse()?, program, rest)
         }
