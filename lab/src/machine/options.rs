@@ -24,6 +24,11 @@ pub fn of_guest(text: &str, kernel: &Path, initrd: &Path, line: &str) -> Vec<Str
     options
 }
 
+/// Whether `TERRACE_LAB_ACCEL=kvm` promises that nested KVM works on this machine.
+pub fn wants_kvm() -> bool {
+    std::env::var("TERRACE_LAB_ACCEL").is_ok_and(|value| value == "kvm")
+}
+
 /// The parts of L1 and the processor on which it runs.
 #[derive(Clone)]
 pub struct Machine {
@@ -38,8 +43,7 @@ pub struct Machine {
 impl Machine {
     /// An emulated machine, unless `TERRACE_LAB_ACCEL=kvm` promises that nested KVM works on this machine.
     pub fn new(kernel: PathBuf, initrd: &Path) -> Self {
-        let wants_kvm = std::env::var("TERRACE_LAB_ACCEL").is_ok_and(|value| value == "kvm");
-        let (accelerator, cpu) = if wants_kvm {
+        let (accelerator, cpu) = if wants_kvm() {
             ("kvm", "host")
         } else {
             ("tcg,thread=multi,tb-size=512", "EPYC-Rome,+svm,+npt")

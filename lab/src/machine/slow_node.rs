@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::emulator;
+use super::{emulator, options as machine};
 use crate::{host, places};
 
 /// Path of the plugin's counters in the machine's folder.
@@ -103,9 +103,21 @@ pub fn options(cache_kib: u64) -> Result<Vec<String>> {
     Ok(vec!["-plugin".to_owned(), option])
 }
 
+/// The version of the plugin API by which the plugin is built for this machine's emulator.
+///
+/// # Errors
+/// If L1 is not emulated, or no plugin for this QEMU is known.
+pub fn api() -> Result<u32> {
+    ensure!(
+        !machine::wants_kvm(),
+        "TERRACE_LAB_ACCEL=kvm has L1 run on the processor, where no plugin sees its accesses"
+    );
+    emulator::plugin_api()
+}
+
 fn build() -> Result<PathBuf> {
+    let api = api()?;
     host::install(&[(COMPILER, COMPILER_PATH)])?;
-    let api = emulator::plugin_api()?;
     let library = places::lab("plugins")?.join(format!("slow_node-{api}.so"));
     let mut compile = Command::new(host::find(COMPILER_PATH)?);
     compile

@@ -85,6 +85,10 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
 fn run_in_l1(blueprint: &Blueprint, chosen: &[&Test], outcome: &mut Outcome) {
     for test in chosen {
         if let Boot::L1(body) = test.boot {
+            if let Err(lack) = test.needs.check() {
+                println!("test {} skipped: {lack:#}", test.name);
+                continue;
+            }
             outcome.run(test.name, || attempts::run(blueprint, test, body));
         }
     }

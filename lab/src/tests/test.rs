@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow};
 
 use super::runner::On;
 use crate::control::lab::Lab;
+use crate::machine::slow_node;
 
 /// The function of a test in L1.
 pub type InL1 = fn(&mut Lab) -> Result<()>;
@@ -41,6 +42,17 @@ pub enum Boot {
 }
 
 impl Needs {
+    /// Whether this machine has it, as far as it is not installed.
+    ///
+    /// # Errors
+    /// If it has not; the message is the reason.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Counters => slow_node::api().map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the product's programs are in L1.
     pub fn has_product(self) -> bool {
         matches!(self, Self::Product | Self::Counters)
