@@ -174,14 +174,22 @@ fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {
 fn sum_text(sum: &Benefit, is_fast: bool, config: &EngineConfig) -> String {
     let first = config.tier_name(TierId::FAST);
     let own = in_thousandths(sum.touches_per_1000_s);
-    let Some(other) = sum.other_touches_per_1000_s.map(in_thousandths) else {
-        return format!(
-            "likely {own} times a second; no page that may move is there to change places with"
-        );
-    };
-    let (which, hot, cold) = match is_fast {
-        true => (format!("the hottest page outside {first}"), &other, &own),
-        false => (format!("the coldest page in {first}"), &own, &other),
+    let other = sum.other_touches_per_1000_s.map(in_thousandths);
+    let (what, rates) = match (other, is_fast) {
+        (Some(hot), true) => (
+            format!("to change places with the hottest page outside {first}"),
+            format!("({hot} - {own})"),
+        ),
+        (Some(cold), false) => (
+            format!("to change places with the coldest page in {first}"),
+            format!("({own} - {cold})"),
+        ),
+        (None, false) if sum.saves_ns > 0 => (format!("to come to {first}, which has room,"), own),
+        (None, _) => {
+            return format!(
+                "likely {own} times a second; no page that may move is there to change places with"
+            );
+        }
     };
     let (misses, extra) = (sum.misses_per_touch, sum.miss_extra_ns);
     let verdict = match (sum.pays, sum.saves_ns > sum.costs_ns) {
@@ -190,7 +198,7 @@ fn sum_text(sum: &Benefit, is_fast: bool, config: &EngineConfig) -> String {
         (false, false) => "not worth it",
     };
     format!(
-        "to change places with {which} would save ({hot} - {cold}) touches a second x {misses} misses x {extra} ns for {} s = {} us, and cost {} us: {verdict}",
+        "{what} would save {rates} touches a second x {misses} misses x {extra} ns for {} s = {} us, and cost {} us: {verdict}",
         sum.stay_ms / 1_000,
         sum.saves_ns / 1_000,
         sum.costs_ns / 1_000,

@@ -20,7 +20,7 @@ use crate::pages::{BLOCK, Pages};
 /// twice counts as one that was touched once.
 const INDEPENDENT: u64 = 256 * 7 / 4;
 /// The spread that is assumed while one round cannot be compared with another: pages have to lie apart by more.
-const FIRST_SPREAD: u64 = 4 * 256;
+pub(super) const FIRST_SPREAD: u64 = 4 * 256;
 /// The most that it is taken for.
 const MOST_SPREAD: u64 = 16 * 256;
 /// Touches for each window up to which a round tells pages apart, in the squares of 16ths.

@@ -61,6 +61,8 @@ pub struct BenefitPlace {
     likely: Likely,
     /// The coldest degree in the first tier and the hottest one outside, as the last proposal leaves them.
     ends: (Option<u8>, Option<u8>),
+    /// Whether the first tier has room then, so that a unit may come to it and none has to leave.
+    has_room: bool,
     /// Averages have taken in a round since the last proposal.
     has_ended: bool,
     /// Whether windows become as long as they tell most.
@@ -102,6 +104,7 @@ impl BenefitPlace {
             behind: Behind::default(),
             likely: Likely::as_seen(),
             ends: (None, None),
+            has_room: false,
             has_ended: false,
             fits_windows: true,
             is_likely: true,
@@ -202,6 +205,7 @@ impl PlaceStage for BenefitPlace {
         let pays = |cold: u8, hot: u8| self.pays(cold, hot);
         let quotas = Quotas::by(&histogram, tiers, room, fills, pays);
         self.ends = quotas.ends(tiers);
+        self.has_room = quotas.held(0, tiers, &histogram, room) < room.fit[0];
         Proposal {
             ranking,
             saves_ns: self.saved_ns(&quotas, tiers),
@@ -212,7 +216,7 @@ impl PlaceStage for BenefitPlace {
     fn forget(&mut self) {
         self.behind = Behind::default();
         self.likely = Likely::as_seen();
-        self.ends = (None, None);
+        (self.ends, self.has_room) = ((None, None), false);
     }
 
     fn window(&self) -> Option<Duration> {
@@ -225,30 +229,39 @@ impl PlaceStage for BenefitPlace {
     }
 
     fn benefit(&self, degree: u8, is_fast: bool) -> Option<Benefit> {
-        let (coldest, hottest) = self.ends;
-        let other = if is_fast { hottest } else { coldest };
-        let (cold, hot) = match is_fast {
-            true => (Some(degree), other),
-            false => (other, Some(degree)),
-        };
+        if self.behind.long_ns == 0 {
+            return None;
+        }
         let rate = |degree: u8| self.likely.rate(degree);
-        let rates = cold.zip(hot).map(|(cold, hot)| (rate(cold), rate(hot)));
-        let saves = rates.map_or(0, |(cold, hot)| {
-            self.gain_ns(hot.saturating_sub(cold).into())
+        let fills = !is_fast && self.has_room;
+        let (coldest, hottest) = self.ends;
+        let other = match is_fast {
+            true => hottest,
+            false => coldest.filter(|_| !fills),
+        };
+        let exchange = other.map(|other| match is_fast {
+            true => (degree, other),
+            false => (other, degree),
         });
+        let moves = if fills { 1 } else { 2 };
+        let difference = match exchange {
+            Some((cold, hot)) => rate(hot).saturating_sub(rate(cold)),
+            None if fills => rate(degree),
+            None => 0,
+        };
         Some(Benefit {
             touches_per_1000_s: per_1000_s(rate(degree)),
             other_touches_per_1000_s: other.map(|other| per_1000_s(rate(other))),
             misses_per_touch: self.worth.misses,
             miss_extra_ns: self.worth.extra_ns,
             stay_ms: self.worth.stay_ns / 1_000_000,
-            saves_ns: u64::try_from(saves).unwrap_or(u64::MAX),
-            costs_ns: self.worth.move_ns * 2,
-            pays: cold
-                .zip(hot)
-                .is_some_and(|(cold, hot)| self.pays(cold, hot)),
+            saves_ns: u64::try_from(self.gain_ns(difference.into())).unwrap_or(u64::MAX),
+            costs_ns: self.worth.move_ns * moves,
+            pays: match exchange {
+                Some((cold, hot)) => self.pays(cold, hot),
+                None => fills && self.repays(difference, moves),
+            },
         })
-        .filter(|_| self.behind.long_ns > 0)
     }
 }
 
@@ -296,6 +309,53 @@ mod tests {
         };
         assert!(place.gain_ns(1 << 72) > place.gain_ns(1));
         assert!(place.repays(rate_of(255), 2) && !place.repays(0, 1));
+    }
+
+    #[test]
+    fn where_fast_memory_has_room_no_page_has_to_leave() {
+        let mut place = place(600 * S);
+        (place.ends, place.has_room) = ((Some(200), Some(120)), true);
+        let sum = place.benefit(120, false).expect("windows stand behind it");
+        assert_eq!((sum.other_touches_per_1000_s, sum.costs_ns), (None, 10_000));
+        assert!(sum.pays && sum.saves_ns > 10_000, "{sum:?}");
+        // What is there already may change places.
+        assert!(!place.benefit(200, true).expect("the same").pays);
+        place.has_room = false;
+        let sum = place.benefit(120, false).expect("the same");
+        assert!(
+            !sum.pays && sum.saves_ns == 0 && sum.costs_ns == 20_000,
+            "{sum:?}"
+        );
+        assert_eq!(
+            super::BenefitPlace {
+                behind: Behind::default(),
+                ..place
+            }
+            .benefit(120, false),
+            None
+        );
+    }
+
+    #[test]
+    fn a_tier_has_room_by_what_it_is_to_hold() {
+        let histogram = Histogram::tally(
+            &crate::track::tests::pages(terrace_proto::PageSize::Base, 8),
+            Estimator::Uniform,
+            1,
+        );
+        let room = Room {
+            held: [5, 3, 0, 0],
+            fit: [6, 8, 0, 0],
+            most: 8,
+            ..Room::default()
+        };
+        let quotas = Quotas::by(&histogram, 2, &room, |_| false, |_, _| false);
+        let planned: u64 = (0..=255).map(|degree| quotas.get(0, 0, degree)).sum();
+        assert_eq!(
+            quotas.held(0, 2, &histogram, &room),
+            5,
+            "{planned} of them may move"
+        );
     }
 
     proptest! {

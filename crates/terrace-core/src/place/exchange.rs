@@ -71,6 +71,19 @@ impl Quotas {
         self.at[from][to][degree]
     }
 
+    /// Units that a tier is to hold, those that may not move included.
+    pub(super) fn held(
+        &self,
+        tier: usize,
+        tiers: usize,
+        histogram: &Histogram,
+        room: &Room,
+    ) -> u64 {
+        let movable: u64 = histogram.movable(tier).iter().sum();
+        let planned = (0..tiers).flat_map(|from| self.at[from][tier].iter());
+        room.held[tier].saturating_sub(movable) + planned.sum::<u64>()
+    }
+
     /// The coldest degree that is to be in the first tier, and the hottest one that is to be outside.
     pub(super) fn ends(&self, tiers: usize) -> (Option<u8>, Option<u8>) {
         let is_in =

@@ -55,7 +55,7 @@ pub struct PageExplanation {
 pub struct Benefit {
     /// Likely touches of the page, once chance is taken out, in 1,000 seconds.
     pub touches_per_1000_s: u64,
-    /// The same of the other page; none if there is no such page that may move.
+    /// The same of the other page; none if there is no such page that may move, or none has to leave since fast memory has room.
     pub other_touches_per_1000_s: Option<u64>,
     /// Misses that a touch stands for.
     pub misses_per_touch: u64,
@@ -65,7 +65,7 @@ pub struct Benefit {
     pub stay_ms: u64,
     /// Time that the exchange of both is expected to save, ns; 0 if the one in fast memory is the hotter one.
     pub saves_ns: u64,
-    /// The cost of both moves, ns.
+    /// The cost of both moves, or of one where there is room, ns.
     pub costs_ns: u64,
     /// Whether they are to change places: it saves more than it costs, and chance does not explain the difference.
     pub pays: bool,

@@ -21,7 +21,7 @@ use evidence::{Evidence, Tally};
 use list::List;
 pub use period::SamplePeriod;
 
-use super::rates::{Averages, Behind, Seen, rate_at, take_in};
+use super::rates::{Averages, Behind, FIRST_SPREAD, Seen, rate_at, take_in};
 use super::scale::{Rate, degree_of, fine_of, rate_of, rate_of_fine};
 use super::step::mix;
 use crate::pages::{Pages, flags};
@@ -266,6 +266,7 @@ impl Sampled {
             *long = fine_of(rate_of(*recent), 0);
         }
         behind.long_ns = self.bits_behind_ns;
+        behind.spread = FIRST_SPREAD;
         (self.held, self.exposure, self.bits_behind_ns) = (Held::default(), 0, 0);
         self.rounds = 0;
         self.evidence.forget();
