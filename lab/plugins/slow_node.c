@@ -12,7 +12,7 @@
  *     0            MAGIC, once the file is valid
  *     1, 2         processors, nodes
  *     8 + 8 n      of node n: base, size, then the settings: delay of a miss, ns; bandwidth of all processors together, MiB/s, 0 for no limit
- *     64 + 64 p + 8 n  of processor p in node n: loads, stores, loads that missed, stores that missed, ns waited
+ *     64 + 64 p + 8 n  of processor p in node n: loads, stores, loads that missed, stores that missed, ns waited at accesses to it
  *
  * Page walks of the emulated MMU and instruction fetches are not seen.
  *
