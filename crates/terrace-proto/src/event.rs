@@ -91,6 +91,17 @@ pub enum Event {
     Tables(Box<TablesAnswer>),
     /// Single accesses of a VM, by its processor's counters or by its agent.
     Samples(Samples),
+    /// How many processors a VM has. A VM of which this was never said counts as one with one.
+    Processors(Processors),
+}
+
+/// The virtual processors of a VM, of whose time tracking takes a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processors {
+    /// The VM.
+    pub vm: VmId,
+    /// Number of virtual CPUs.
+    pub vcpus: u32,
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -34,7 +34,7 @@ pub use addr::{Gfn, Gpa, Gva, Hva, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_HUGE, PageSi
 pub use bitmap::PageBitmap;
 pub use event::{
     BackingChange, Command, Event, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport,
-    RamChange, RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
+    Processors, RamChange, RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
 };
 pub use faults::{FaultReport, Protection, VmStatistics};
 pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};

@@ -133,7 +133,7 @@ impl Vm {
         round.hot_on_fast_after = self.hot_in_first_tier(&round, shared);
         round.refused = self.rounds.refused.shown();
         let quiet = !self.rounds.back_to_back && self.is_quiet(&round, shared);
-        let rest = self.rest(now, &round, shared.config.terrace.pace);
+        let rest = self.rest(now, &round, &shared.config);
         self.rounds.complete(now, round, quiet, rest);
         self.history.counters.rounds += 1;
         if let Some(round) = &self.rounds.last {

@@ -22,6 +22,7 @@ mod history;
 mod hot_pages;
 mod huge;
 mod intermittent;
+mod known_places;
 mod landing;
 mod migration;
 mod moves;
@@ -200,6 +201,7 @@ impl Engine {
             }
             Event::Moved(r) => self.with(r.vm, |vm, shared| vm.moved(now, &r, shared)),
             Event::ScanSpent(s) => self.with(s.vm, |vm, shared| vm.scan_spent(&s, shared)),
+            Event::Processors(p) => self.with(p.vm, |vm, _| vm.rounds.scans.vcpus = p.vcpus),
             Event::ProviderArrived(spec) => self.provision.arrive(now, spec),
             Event::ProviderDeparted(provider) => self.provision.depart(provider),
             Event::ProviderSeen(report) => self.provision.seen(now, &report),

@@ -10,6 +10,7 @@ use terrace_proto::snapshot::Round;
 
 use super::rounds::RoundsWorth;
 use super::vm::Vm;
+use crate::config::EngineConfig;
 
 /// A round whose moves are expected to save a hundred times its cost: places are far from what they should be.
 const REPAYS_MUCH: u64 = 100;
@@ -20,6 +21,8 @@ const MOST_AT_ONCE: u32 = 8;
 const SET_BIT_NS: u64 = 100;
 /// A sample takes so long, ns: a prior.
 const SAMPLE_NS: u64 = 300;
+/// Ranking a page takes so long, ns: a prior, by `terrace bench`.
+const RANK_NS: u64 = 15;
 /// Usually rounds begin no sooner than this after each other, ns.
 const USUAL_NS: u64 = 1_000_000_000;
 /// Never sooner than this, ns.
@@ -34,16 +37,22 @@ const MOST_HALVINGS: u32 = 4;
 const MOST_REST: Duration = Duration::from_secs(60);
 
 impl Vm {
-    /// The pause after a round, of a policy that scans all the time. Scans take one percent of a CPU at most. `by_worth`: what the round saves decides, too.
-    pub fn rest(&mut self, now: Tick, round: &Round, by_worth: bool) -> Duration {
+    /// The pause after a round, of a policy that scans all the time. Scans, ranking, and finding pages' places take one percent of the VM's processors'
+    /// time at most. What the round saves decides, too, if that is configured.
+    pub fn rest(&mut self, now: Tick, round: &Round, config: &EngineConfig) -> Duration {
         if !self.has_rates() || round.planned.is_some() {
             return Duration::ZERO;
         }
-        let (least_ns, apart) = match by_worth {
-            true => self.apart(round),
+        let units = self.pages.units() as u64;
+        let other_ns = std::mem::take(&mut self.rounds.times.places.unpaid_ns);
+        let other_ns = other_ns.saturating_add(units * RANK_NS);
+        let cost_ns = round.scan.cpu_ns.saturating_add(other_ns);
+        let (least_ns, apart) = match config.terrace.pace {
+            true => self.apart(round, cost_ns),
             false => (USUAL_NS, 1),
         };
-        let paid = round.scan.cpu_ns.saturating_mul(100).max(least_ns);
+        let paid = self.rounds.scans.one_percent_ns(cost_ns, config);
+        let paid = paid.max(least_ns);
         let rare = paid.saturating_mul(apart);
         let paid = paid.max(rare.min(RAREST_NS));
         let took = now.0.saturating_sub(round.started_at.0);
@@ -51,11 +60,10 @@ impl Vm {
         Duration::from_nanos(paid.saturating_sub(took)).min(MOST_REST)
     }
 
-    /// By what the round saves: the least time between rounds, ns, and how many times as far apart they are as their scans want.
-    fn apart(&mut self, round: &Round) -> (u64, u64) {
-        let scan = &round.scan;
-        let bits_ns = scan.cleared.saturating_mul(SET_BIT_NS);
-        let cost_ns = scan.cpu_ns.saturating_add(bits_ns);
+    /// By what the round saves beside what it cost: the least time between rounds, ns, and how many times as far apart they are as their work wants.
+    fn apart(&mut self, round: &Round, work_ns: u64) -> (u64, u64) {
+        let bits_ns = round.scan.cleared.saturating_mul(SET_BIT_NS);
+        let cost_ns = work_ns.saturating_add(bits_ns);
         let (samples, apart) = match &mut self.observer.sampled {
             Some(sampled) => (sampled.take_heard(), sampled.rounds_apart()),
             None => (0, 1),

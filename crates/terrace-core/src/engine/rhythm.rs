@@ -67,16 +67,20 @@ impl Vm {
         let windows = chosen.map_or(named.windows, |_| worth.windows(named.windows));
         Rhythm {
             windows,
-            window: chosen.map_or(named.window, |window| window.min(self.longest_window())),
+            window: chosen.map_or(named.window, |window| {
+                window.min(self.longest_window(config))
+            }),
             ..named
         }
     }
 
-    /// The longest window that a stage may choose: rounds of seconds, or as long as passes cost so much CPU time that rounds have to be rare anyway.
-    fn longest_window(&self) -> Duration {
+    /// The longest window that a stage may choose: rounds of seconds, or as long as passes cost so much CPU time that rounds have to be rare anyway. Longer ones would find more of the
+    /// pages that are seldom touched, and those that have become hot no longer stand out by one round.
+    fn longest_window(&self, config: &EngineConfig) -> Duration {
         let scan = self.rounds.last.as_ref().map(|round| round.scan);
         let pass_ns = scan.map_or(0, |scan| scan.cpu_ns / scan.scans.max(1));
-        LONGEST.max(Duration::from_nanos(pass_ns.saturating_mul(100)))
+        let affordable_ns = self.rounds.scans.one_percent_ns(pass_ns, config);
+        LONGEST.max(Duration::from_nanos(affordable_ns))
     }
 
     /// Whether what is stored of its pages outlives a round.

@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use terrace_proto::{
-    Action, Gfn, PlacementReport, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest,
-    ScanStats, Space, Tick,
+    Action, Gfn, PAGE_SIZE, PlacementReport, Rearm, RequestId, ScanAnswer, ScanFailure,
+    ScanRequest, ScanStats, Space, Tick,
 };
 
 use terrace_proto::action::PlacementQuery;
@@ -48,6 +48,10 @@ impl Vm {
             self.begin_scans(now, shared);
             return;
         }
+        if self.goes_by_known_places(now, plan_only) {
+            self.begin_scans(now, shared);
+            return;
+        }
         let request = shared.request();
         shared.act(Action::QueryPlacement(PlacementQuery {
             id: request,
@@ -57,13 +61,17 @@ impl Vm {
             request,
             since: now,
             next_page: 0,
+            asked: now,
         };
     }
 
     /// A report of where pages are. Reports come in ascending order; what they leave out is absent.
     pub fn placement(&mut self, now: Tick, report: &PlacementReport, shared: &mut Shared) {
         let Phase::Placing {
-            request, next_page, ..
+            request,
+            next_page,
+            asked,
+            ..
         } = self.rounds.phase
         else {
             self.history.counters.stale_answers += 1;
@@ -86,13 +94,21 @@ impl Vm {
             self.pages.place_absent(Gfn(next_page), u64::MAX);
         }
         self.found_since(before, &mut shared.tiers);
+        let after = self.held();
+        let memory_bytes = self.pages.ram().pages() * PAGE_SIZE;
+        let places = &mut self.rounds.times.places;
+        places.found(before, after);
         if !report.last {
             self.rounds.phase = Phase::Placing {
                 request,
                 since: now,
                 next_page,
+                asked,
             };
-        } else if self.put_back(now) {
+            return;
+        }
+        places.answered(asked, now, memory_bytes);
+        if self.put_back(now) {
             self.begin_scans(now, shared);
         }
     }

@@ -9,6 +9,7 @@ use terrace_proto::snapshot::Round;
 use terrace_proto::{RequestId, Tick};
 
 use super::intermittent::Intermittent;
+use super::known_places::KnownPlaces;
 use super::parts::Parts;
 use super::refusal::Refusals;
 use super::rhythm::Rhythm;
@@ -25,6 +26,8 @@ pub(crate) enum Phase {
         since: Tick,
         /// Pages before this one were reported.
         next_page: u64,
+        /// The time of the question.
+        asked: Tick,
     },
     Clearing {
         request: RequestId,
@@ -60,6 +63,8 @@ pub(crate) struct Times {
     pub window_ns: u64,
     /// The time of the last ranking.
     pub ranked_at: Option<Tick>,
+    /// For how long pages' places are known.
+    pub places: KnownPlaces,
 }
 
 /// The worth of a VM's rounds, under a policy that scans all the time.
@@ -136,6 +141,7 @@ impl Rounds {
     /// Starts the schedule anew, by another rhythm.
     pub fn restart(&mut self, now: Tick, rhythm: Rhythm, config: &EngineConfig) {
         self.schedule = schedule_from(now, rhythm, config);
+        self.times.places = KnownPlaces::default();
         if self.phase != Phase::Unmanaged {
             self.phase = Phase::Waiting;
         }

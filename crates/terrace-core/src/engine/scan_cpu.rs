@@ -54,11 +54,22 @@ pub(crate) struct ScanAccount {
     pub spent_ns: u64,
     /// CPU time that the host reported and no answer has accounted for yet, ns.
     unbilled_ns: u64,
+    /// The VM's virtual processors, as far as known; 0: not.
+    pub vcpus: u32,
     /// No round starts before.
     pub due: Tick,
     /// Windows that were made longer for the sake of others, and by how much, ns.
     pub held_up: u64,
     pub held_up_ns: u64,
+}
+
+impl ScanAccount {
+    /// The time in which so much work for a VM is one percent of its processors' time, ns: all of them, up to what scans may take of a CPU.
+    pub fn one_percent_ns(&self, cpu_ns: u64, config: &EngineConfig) -> u64 {
+        let most = u64::from(config.scan_cpu_share_max_percent.max(1));
+        let vcpus = u64::from(self.vcpus).clamp(1, most);
+        cpu_ns.saturating_mul(100) / vcpus
+    }
 }
 
 impl Vm {

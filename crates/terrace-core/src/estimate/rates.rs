@@ -13,18 +13,22 @@
 //! A round's step of both averages follows from the unit's counts and its averages alone, so it stands in tables ([`super::step`]).
 
 use super::scale::{PER_SECOND, Rate, rate_of_fine};
-use super::step::{FALLEN_ROOTS, Step, mix};
+use super::step::{Step, mix};
 use crate::pages::{BLOCK, Pages};
 
-/// The spread that chance makes if touches are independent, in 256ths: three quarters more than that of counts, because a window that was touched
-/// twice counts as one that was touched once.
-const INDEPENDENT: u64 = 256 * 7 / 4;
+/// The spread that chance makes if touches are independent and all count the same, in 256ths: a quarter more than that of counts, because a window that was
+/// touched twice counts as one that was touched once.
+const INDEPENDENT: u64 = 256 * 5 / 4;
 /// The spread that is assumed while one round cannot be compared with another: pages have to lie apart by more.
 pub(super) const FIRST_SPREAD: u64 = 4 * 256;
 /// The most that it is taken for.
 const MOST_SPREAD: u64 = 16 * 256;
-/// Touches for each window up to which a round tells pages apart, in the squares of 16ths.
+/// Touches for each window up to which a round tells pages apart, in 256ths.
 const MOST_TOUCHES: u64 = 7 * 256 / 5;
+/// Difference of the roots of two numbers of touches that chance still makes, in 16ths: four standard deviations. A page that differs by more has another load.
+const ORDINARY_ROOTS: u64 = 32;
+/// Touches that say how far chance bends them, in 256ths.
+const FEWEST_TOUCHES: u128 = 128 * 256;
 
 /// Times of a round, which its counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -71,7 +75,7 @@ pub(crate) struct Behind {
     /// Of the long ones, ns.
     pub long_ns: u64,
     /// Variance of numbers of touches by their mean, in 256ths, as rounds vary about the averages of those before: 256 for independent touches that are all
-    /// counted; loads that come in bursts have more.
+    /// counted; more where a write counts as several reads, and for loads that come in bursts.
     pub spread: u64,
     /// Rounds so far.
     rounds: u64,
@@ -112,42 +116,66 @@ impl Behind {
             take_in(&mut self.recent_ns, averages.recent_ns, round),
             take_in(&mut self.long_ns, averages.long_ns, round),
         );
-        let now = spread(pages, rates, seen, before_ns);
+        let now = spread(pages, rates, seen, before_ns, self.spread);
         let now = now.map(|now| now.clamp(INDEPENDENT, MOST_SPREAD));
         self.spread = match (self.rounds, now) {
-            (0, _) => self.spread,
-            (1, now) => now.unwrap_or(INDEPENDENT),
-            (_, Some(now)) => mix(self.spread, now, parts.1),
+            (0, _) => first_spread(averages, seen, pages),
+            (1, now) => now.unwrap_or(self.spread),
+            (_, Some(now)) => mix(self.spread, now.min(self.spread * 3 / 2), parts.1),
             (_, None) => self.spread,
         };
         parts
     }
 }
 
-/// The spread of a round's numbers of touches, as they vary about long averages that do not have them yet; none if too few pages say it.
-fn spread(pages: &Pages, rates: &[Rate], seen: Seen, before_ns: u64) -> Option<u64> {
+/// The spread of a round's numbers of touches, as they vary about long averages that do not have them yet; none if too few touches say it.
+///
+/// Sums are over all pages, whatever was seen of them: of pages that are picked because they look hot the next round sees less, and that would count as chance.
+fn spread(pages: &Pages, rates: &[Rate], seen: Seen, before_ns: u64, usual: u64) -> Option<u64> {
+    let usual = (ORDINARY_ROOTS * (usual << 8).isqrt()) >> 8;
     let watched_ns = seen.window_ns.saturating_mul(u64::from(seen.windows));
     let all_ns = u128::from(before_ns) + u128::from(watched_ns);
-    // Both in millionths: the roots' mean by times, and what the difference has of the round's own spread.
-    let part = u64::try_from(u128::from(watched_ns) * 1_000_000 / all_ns.max(1)).ok()?;
+    // What the difference has of the round's own spread, in millionths; the rest is the average's.
+    let own = u64::try_from(u128::from(before_ns) * 1_000_000 / all_ns.max(1)).ok()?;
     let most = MOST_TOUCHES * u64::from(seen.windows);
     // Some thousand pages say it.
     let step = (pages.units() / 4096).max(1) | 1;
     let counts = pages.reads.iter().zip(&pages.writes);
-    let (mut sum, mut of) = (0, 0);
+    let (mut sum, mut of) = (0_u128, 0_u128);
     for (long, (reads, writes)) in pages.long.iter().zip(counts).step_by(step) {
-        let then = roots(rate_of_fine(*long), watched_ns);
-        let now = roots(rate_at(rates, seen, *reads, *writes), watched_ns);
-        // By the mean of both, which says nothing of how far they lie apart. Fewer touches than two, and pages that nearly all windows find touched, would blur it.
-        let mean = (then * (1_000_000 - part) + now * part) / 1_000_000;
-        let apart = now.abs_diff(then);
-        if mean >= 24 && mean * mean <= most && apart < FALLEN_ROOTS {
-            sum += apart.pow(2);
-            of += 1;
+        let then = rate_of_fine(*long);
+        let now = rate_at(rates, seen, *reads, *writes);
+        let apart = roots(now, watched_ns).abs_diff(roots(then, watched_ns));
+        let (then, now) = (touches(then, watched_ns), touches(now, watched_ns));
+        if then <= most && apart < usual {
+            sum += u128::from(now.abs_diff(then)).pow(2);
+            of += u128::from(then);
         }
     }
-    // The root of a number varies by a half, and is in 16ths here.
-    (of >= 64 && before_ns > 0).then(|| sum * 4 * (1_000_000 - part) / (of * 1_000_000))
+    let said = of >= FEWEST_TOUCHES && before_ns > 0;
+    let spread = || sum * u128::from(own) / (of * 1_000_000);
+    said.then(|| u64::try_from(spread()).unwrap_or(u64::MAX))
+}
+
+/// The spread that touches' weights make, if touches are independent, and half of it more.
+fn first_spread(averages: Averages, seen: Seen, pages: &Pages) -> u64 {
+    let weighed = averages.rates(seen);
+    let plain = Averages {
+        weights: (1, 1),
+        ..averages
+    }
+    .rates(seen);
+    let counts = pages.reads.iter().zip(&pages.writes);
+    let step = (pages.units() / 4096).max(1) | 1;
+    let (mut squares, mut sum) = (0_u128, 0_u128);
+    for (reads, writes) in counts.step_by(step) {
+        let touches = u128::from(rate_at(&plain, seen, *reads, *writes)).max(1);
+        let rate = u128::from(rate_at(&weighed, seen, *reads, *writes));
+        squares += rate * rate / touches;
+        sum += rate;
+    }
+    let by_weight = u64::try_from((squares << 8) / sum.max(1)).unwrap_or(u64::MAX);
+    ((by_weight.max(256) * INDEPENDENT * 3 / 2) >> 8).clamp(INDEPENDENT, MOST_SPREAD)
 }
 
 /// Adds so much time under windows, within so much time, to what an average has that goes back so far; gives the new one's part, of 65,536.
@@ -173,6 +201,7 @@ impl Averages {
             seen.windows,
             parts,
             self.begin_anew.then_some((behind.recent_ns, watched_ns)),
+            behind.spread,
         );
         behind.rounds += 1;
         // Units draw evenly: each round begins elsewhere.
@@ -220,11 +249,16 @@ pub(super) fn rate_at(rates: &[Rate], seen: Seen, reads: u8, writes: u8) -> Rate
     rates.get(at).copied().unwrap_or(0)
 }
 
+/// The number of touches in so much time, in 256ths.
+fn touches(rate: Rate, ns: u64) -> u64 {
+    let second = u128::from(PER_SECOND) * 1_000_000_000;
+    let touches = u128::from(rate) * u128::from(ns) / (second >> 8);
+    u64::try_from(touches).unwrap_or(u64::MAX)
+}
+
 /// The root of the number of touches in so much time, in 16ths.
 pub(super) fn roots(rate: Rate, ns: u64) -> u64 {
-    let second = u128::from(PER_SECOND) * 1_000_000_000;
-    let root = (u128::from(rate) * u128::from(ns) / (second >> 8)).isqrt();
-    u64::try_from(root).unwrap_or(u64::MAX)
+    touches(rate, ns).isqrt()
 }
 
 /// The place in the order of chances at which a round begins.
@@ -343,6 +377,51 @@ mod tests {
             }
         });
         assert!(least > 10.0, "{least}");
+    }
+
+    /// The spread that some rounds find of pages that are touched in a window by the chance that their rate gives.
+    fn found_spread(weights: (u8, u8), rate: impl Fn(usize, u64) -> f64) -> u64 {
+        let averages = Averages {
+            weights,
+            ..AVERAGES
+        };
+        let mut p = pages(PageSize::Base, 4096);
+        p.have_rates();
+        let mut behind = Behind::default();
+        for round in 0..20 {
+            for page in 0..4096 {
+                let clear = (-rate(page, round) * SEEN.window_ns as f64 / SECOND as f64).exp();
+                let touched = |window: &u64| {
+                    drawn(round << 8 | window, page as u64) as f64 / 65_536.0 > clear
+                };
+                p.writes[page] = u8::try_from((0..8).filter(touched).count()).unwrap();
+            }
+            averages.end_round(&mut p, SEEN, &mut behind);
+        }
+        behind.spread
+    }
+
+    #[test]
+    fn pages_that_look_hot_by_chance_do_not_make_chance_look_larger() {
+        // Once in a round: of those that look twice as hot the next round sees half.
+        let spread = found_spread((1, 1), |_, _| 1.25);
+        assert!((INDEPENDENT..400).contains(&spread), "{spread}");
+    }
+
+    #[test]
+    fn a_touch_that_counts_three_times_makes_about_three_times_the_spread() {
+        let [one, three] = [(1, 1), (1, 3)].map(|weights| found_spread(weights, |_, _| 4.0));
+        let times = three as f64 / one as f64;
+        assert!((2.5..4.0).contains(&times), "{one} {three}");
+    }
+
+    #[test]
+    fn a_hot_set_that_moves_is_not_chance() {
+        let spread = found_spread((1, 1), |page, round| {
+            let hot = if round < 10 { 0 } else { 1 };
+            if page % 5 == hot { 20.0 } else { 0.2 }
+        });
+        assert!(spread < 1024, "{spread}");
     }
 
     #[test]

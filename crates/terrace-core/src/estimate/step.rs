@@ -12,7 +12,7 @@ use super::scale::{Rate, position, rate_of, rounded, step_of};
 const SURPRISE_ROOTS: u64 = 48;
 /// The same for what a single round says of a page that is hotter now, and of one that is colder. Loads come in bursts, so a page falls by more than it rises by.
 const RISEN_ROOTS: u64 = 56;
-pub(super) const FALLEN_ROOTS: u64 = 80;
+const FALLEN_ROOTS: u64 = 80;
 
 /// Units that are passed over together if nobody touches them.
 const WIDTH: u32 = 8;
@@ -56,6 +56,8 @@ pub(super) struct Step {
     parts: (u64, u64),
     /// Windows' time of the round alone, ns; none if no page's load is taken to have changed.
     watched_ns: Option<u64>,
+    /// The deviation that chance makes of a root by that of independent touches, in 256ths.
+    deviation: u64,
     /// Long averages' steps from which a recent one does not differ by more than chance, by the recent one's step.
     alike: [(u8, u8); STEPS],
 }
@@ -68,14 +70,20 @@ impl Step {
         windows: u8,
         parts: (u64, u64),
         anew: Option<(u64, u64)>,
+        spread: u64,
     ) -> Self {
         let (behind_ns, watched_ns) = anew.unzip();
         let behind_ns = behind_ns.unwrap_or(0);
+        // The root of a number varies by half of the root of its spread.
+        let deviation = (spread << 8).isqrt();
         let by_step: Vec<u64> = (0..=u8::MAX)
             .map(|step| roots(rate_of(step), behind_ns))
             .collect();
         let alike = |now: usize| match watched_ns {
-            Some(_) => within(&by_step, by_step[now], (SURPRISE_ROOTS, SURPRISE_ROOTS)),
+            Some(_) => {
+                let by = (SURPRISE_ROOTS * deviation) >> 8;
+                within(&by_step, by_step[now], (by, by))
+            }
             None => ANY,
         };
         Self {
@@ -84,6 +92,7 @@ impl Step {
             windows,
             parts,
             watched_ns,
+            deviation,
             alike: std::array::from_fn(alike),
         }
     }
@@ -158,7 +167,8 @@ impl Step {
             .map(|step| roots(rate_of(step), watched_ns))
             .collect();
         let root = roots(rate, watched_ns);
-        within(&by_step, root, (RISEN_ROOTS, FALLEN_ROOTS))
+        let by = |roots: u64| (roots * self.deviation) >> 8;
+        within(&by_step, root, (by(RISEN_ROOTS), by(FALLEN_ROOTS)))
     }
 
     fn make(&mut self, at: usize, reads: u8, writes: u8) {
@@ -208,7 +218,7 @@ mod tests {
 
     fn step() -> Step {
         let rates = (0..81).map(|at| at << 14).collect();
-        Step::new(rates, 8, (20_000, 500), Some((1 << 30, 1 << 28)))
+        Step::new(rates, 8, (20_000, 500), Some((1 << 30, 1 << 28)), 256)
     }
 
     proptest! {

@@ -31,8 +31,8 @@ const FIRST_WINDOW: Duration = Duration::from_millis(20);
 /// Percent of the colder page's likely rate that the hotter one has at least: that much of what chance makes stays in likely rates.
 const CLEAR_PERCENT: u64 = 115;
 
-/// The hotter page's rate is above the colder one's by this, too, divided by the touches behind it.
-const FEW_TOUCHES: u128 = 9;
+/// The hotter page's rate is above the colder one's by this, too, divided by the independent touches that say as much as those behind it.
+const FEW_TOUCHES: u128 = 1;
 
 /// A touch a second for a second, in units of 2^-20 and ns.
 const SECOND: u128 = PER_SECOND as u128 * 1_000_000_000;
@@ -122,6 +122,7 @@ impl BenefitPlace {
     fn pays(&self, cold: u8, hot: u8) -> bool {
         let (cold, hot) = (self.likely.rate(cold), self.likely.rate(hot));
         let touches = u128::from(hot) * u128::from(self.behind.long_ns) / (SECOND / 100);
+        let touches = touches * 256 / u128::from(self.behind.spread.max(1));
         // In hundredths of touches, so that a few of them prove little.
         let needs = u128::from(cold) * (u128::from(CLEAR_PERCENT) * touches + FEW_TOUCHES * 10_000);
         u128::from(hot) * 100 * touches > needs && self.repays(hot.saturating_sub(cold), 2)

@@ -90,6 +90,8 @@ struct Scale {
     touches: f64,
     /// Bins for a root.
     bins: f64,
+    /// What is added to a number of touches before its root is taken.
+    least: f64,
     /// Place of the first bin.
     first: f64,
 }
@@ -98,8 +100,10 @@ impl Scale {
     fn new(border: u8, behind: &Behind) -> Self {
         let touches = behind.long_ns as f64 / (PER_SECOND as f64 * 1e9);
         // The deviation of a root is half of that of a number by its mean; a bin is half of that.
-        let bins = 4.0 / (behind.spread as f64 / 256.0).sqrt();
+        let spread = behind.spread as f64 / 256.0;
+        let bins = 4.0 / spread.sqrt();
         let mut scale = Self {
+            least: ANSCOMBE * spread,
             touches,
             bins,
             first: 0.0,
@@ -110,7 +114,7 @@ impl Scale {
 
     /// The place of a rate, in bins from none.
     fn place(&self, rate: Rate) -> f64 {
-        (rate as f64 * self.touches + ANSCOMBE).sqrt() * self.bins
+        (rate as f64 * self.touches + self.least).sqrt() * self.bins
     }
 
     /// Divides a degree's pages among the bins that it covers.
@@ -153,7 +157,7 @@ impl Scale {
             all += part;
         });
         let root = (place / all + self.first) / self.bins;
-        let touches = (root * root - ANSCOMBE).max(0.0);
+        let touches = (root * root - self.least).max(0.0);
         // A rate has 40 bits, as every one that was seen.
         Some(whole((touches / self.touches).min(1e12)))
     }

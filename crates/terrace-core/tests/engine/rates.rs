@@ -5,8 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::in_rounds::{config, last, scans};
 use terrace_core::{EngineConfig, PolicyName, TerraceConfig};
+use terrace_proto::log::Record;
 use terrace_proto::snapshot::{Benefit, PageExplanation};
-use terrace_proto::{Event, Gfn, PageSize, RamChange, RamRange, Rearm, Tick, VmId};
+use terrace_proto::{
+    Action, Event, Gfn, PageSize, Processors, RamChange, RamRange, Rearm, Tick, VmId,
+};
 use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
 use terrace_testkit::engine::{Host, SECOND, spec};
 
@@ -314,4 +317,57 @@ fn a_map_of_heat_shows_rates() {
     h.run_until(Tick(20 * SECOND));
     let (fast, slow) = warm(&h);
     assert!(fast >= HOT * 95 / 100 && slow * 10 < PAGES, "{fast} {slow}");
+}
+
+/// How often the engine asked for all pages' places.
+fn asked(h: &Host) -> usize {
+    let records = h.log().iter();
+    records
+        .filter(|(_, record)| matches!(record, Record::Action(Action::QueryPlacement(_))))
+        .count()
+}
+
+fn rounds(h: &Host) -> u64 {
+    let view = h.engine().vm(VmId(1)).expect("a VM that arrived");
+    view.counters.rounds
+}
+
+#[test]
+fn places_that_stay_as_they_are_are_not_asked_for_in_each_round() {
+    let mut h = host(scattered);
+    h.run_until(Tick(60 * SECOND));
+    let (asked, rounds) = (asked(&h), rounds(&h));
+    assert!((3..=8).contains(&asked) && rounds >= 10, "{asked} {rounds}");
+}
+
+#[test]
+fn pages_that_somebody_else_moves_are_found_within_a_minute() {
+    let mut h = host(scattered);
+    h.run_until(Tick(60 * SECOND));
+    let guest = h.guests.get_mut(&VmId(1)).expect("a VM that arrived");
+    // The kernel takes all hot pages out of fast memory.
+    for (page, tier) in (0..).zip(&mut guest.tier) {
+        if hot(page) {
+            *tier = 1;
+        }
+    }
+    assert_eq!(h.on_fast(1, hot), 0);
+    h.run_until(Tick(135 * SECOND));
+    let there = h.on_fast(1, hot);
+    assert!(there > HOT * 95 / 100, "{there} of {HOT}");
+}
+
+#[test]
+fn a_vm_with_more_processors_is_looked_at_more_often_if_its_scans_cost_much() {
+    let [one, eight] = [1, 8].map(|vcpus| {
+        let mut h = host_without(|keys| keys.pace = false, |_, _| 20.0);
+        h.guests.get_mut(&VmId(1)).expect("a VM").cpu_ns = 10_000_000;
+        let vm = VmId(1);
+        h.after(0, Event::Processors(Processors { vm, vcpus }));
+        h.run_until(Tick(120 * SECOND));
+        rounds(&h)
+    });
+    // Nine scans of 10 ms are one percent of 9 s, or of a little more than one.
+    assert!((10..=15).contains(&one), "{one}");
+    assert!((60..=110).contains(&eight), "{eight}");
 }

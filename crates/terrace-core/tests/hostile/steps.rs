@@ -4,9 +4,9 @@ use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
     PageBitmap, PageCode, PageResult, PageSamples, PageSize, Part, PartAnswer, PartCell,
-    PartRequest, PlacementReport, PlanId, RamRange, RequestId, Samples, ScanAnswer, ScanFailure,
-    ScanRequest, ScanStats, TableFrame, TablesAnswer, Tick, TierId, TierLimit, TierMemory, VmId,
-    VmSpec,
+    PartRequest, PlacementReport, PlanId, Processors, RamRange, RequestId, Samples, ScanAnswer,
+    ScanFailure, ScanRequest, ScanStats, TableFrame, TablesAnswer, Tick, TierId, TierLimit,
+    TierMemory, VmId, VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -226,6 +226,10 @@ impl World {
             5 => self.some_faults(vm),
             6 => self.some_statistics(vm),
             7 if id % 2 == 0 => self.some_samples(vm),
+            7 if id % 3 == 0 => Event::Processors(Processors {
+                vm,
+                vcpus: u32::MAX - u32::try_from(id % 7).unwrap(),
+            }),
             _ => Event::BackingChanged(BackingChange {
                 vm,
                 block: u64::MAX - id,

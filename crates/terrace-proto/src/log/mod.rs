@@ -205,6 +205,7 @@ impl Record {
                 Event::ScannedPart(e) => body(EVENT + 35, e),
                 Event::Tables(e) => body(EVENT + 36, e),
                 Event::Samples(e) => body(EVENT + 37, e),
+                Event::Processors(e) => body(EVENT + 38, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -233,7 +234,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 37;
+        const EVENT_LAST: u16 = EVENT + 38;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -274,7 +275,8 @@ impl Record {
                 34 => of(b, |e| Self::Event(Event::GuestNodes(e))),
                 35 => of(b, |e| Self::Event(Event::ScannedPart(e))),
                 36 => of(b, |e| Self::Event(Event::Tables(e))),
-                _ => of(b, |e| Self::Event(Event::Samples(e))),
+                37 => of(b, |e| Self::Event(Event::Samples(e))),
+                _ => of(b, |e| Self::Event(Event::Processors(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

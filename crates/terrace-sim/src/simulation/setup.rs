@@ -8,7 +8,8 @@ use terrace_core::provision::ProvisionConfig;
 use terrace_core::{Engine, EngineConfig, Log, PolicyChoice, Session, TierConfig};
 use terrace_pagetable::Scanner;
 use terrace_proto::{
-    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
+    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, Processors, RamRange, TierLimit,
+    VmId, VmSpec,
 };
 
 use super::clock::Clock;
@@ -604,6 +605,10 @@ fn arrive(simulation: &mut Simulation) {
             moves: true,
         };
         events.push(Event::VmArrived(arrived));
+        events.push(Event::Processors(Processors {
+            vm: vm.id,
+            vcpus: spec.vcpus,
+        }));
         let size = Command::FastSize(vm.id, scaled(spec.sizes[0]));
         events.push(Event::Command(size));
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_config::VmConfig;
 use terrace_host::qemu::who::Refusal;
-use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
+use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Processors, RamRange, VmId, VmSpec};
 use terrace_sys::ProcessId;
 
 use super::Daemon;
@@ -155,7 +155,7 @@ impl Daemon {
         let id = remapped.as_ref().map(|managed| managed.id);
         let id = id.unwrap_or_else(|| self.executors.next_id());
         let (config, unit) = (ready.config.clone(), ready.unit.clone());
-        let guest_nodes = ready.guest_nodes.clone();
+        let (guest_nodes, vcpus) = (ready.guest_nodes.clone(), ready.vcpus);
         let spec = spec(id, &entry.name, ram, unit.size, &config);
         let tracking = match self.executors.start(id, ready) {
             Ok(tracking) => tracking,
@@ -176,6 +176,7 @@ impl Daemon {
         let memory_bytes = entry.memory_bytes;
         let vm = self.vms.put(entry);
         self.arrived(vm, spec, is_anew);
+        self.handle(Event::Processors(Processors { vm: id, vcpus }));
         self.watch_agent(vm, &config, Some(memory_bytes));
         if let Some(nodes) = guest_nodes {
             self.found_nodes(vm, id, nodes);

@@ -435,6 +435,9 @@ impl Discoverer {
             Ok(watched) => State::Ready(Box::new(Ready {
                 guest_nodes,
                 unit: Unit::choose(&self.root, identity.pid, &watched.memory, config.unit),
+                vcpus: facts
+                    .readings
+                    .map_or(0, |r| u32::try_from(r.vcpus.len()).unwrap_or(0)),
                 identity,
                 config,
                 vm,

@@ -60,6 +60,8 @@ pub struct Ready {
     pub config: VmConfig,
     /// The connection to the VM's monitor.
     pub vm: Vm,
+    /// Number of its virtual CPUs; 0: not known.
+    pub vcpus: u32,
     /// The layout of the VM's RAM.
     pub memory: Arc<GuestMemory>,
     /// The tracker of accessed pages.

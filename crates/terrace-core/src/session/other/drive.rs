@@ -175,7 +175,7 @@ impl Driver {
             Event::Command(command) => self.feed(at, Event::Command(command)),
             Event::Timer => self.feed(at, Event::Timer),
             // The cost of the recorded policy means nothing for this one.
-            Event::ScanSpent(_) => {}
+            Event::ScanSpent(_) | Event::Processors(_) => {}
             // Sizes are no matter of the policy.
             Event::ProviderArrived(_)
             | Event::ProviderDeparted(_)

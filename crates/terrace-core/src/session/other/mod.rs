@@ -80,10 +80,10 @@ pub enum Refused {
         /// The policies that can be replayed.
         instead: &'static str,
     },
-    /// One of the two policies has epochs, the other one rounds.
+    /// One of the two policies has windows of its own.
     #[error(
-        "policy {policy} cannot be replayed on a log of policy {had} of {vm}: under hmvisor rounds are epochs of \
-         other windows, back to back, and what the log's windows saw does not say what those would have seen; \
+        "policy {policy} cannot be replayed on a log of policy {had} of {vm}: rounds of hmvisor and of terrace have \
+         windows of their own, and what the log's windows saw does not say what those would have seen; \
          record with {policy}, or simulate it"
     )]
     OtherEpochs {
@@ -94,9 +94,9 @@ pub enum Refused {
         /// The VM's name.
         vm: String,
     },
-    /// The log is of hot lists, and so is the other policy.
+    /// Both policies have windows of their own.
     #[error(
-        "the log of {vm} is of policy {had} already, and what its epochs' windows saw does not say what those of other \
+        "the log of {vm} is of policy {had} already, and what its windows saw does not say what those of other \
          parameters would have seen: replay it without naming a policy, which checks each decision, or simulate \
          {policy}"
     )]
