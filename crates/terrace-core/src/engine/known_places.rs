@@ -9,15 +9,15 @@
 
 use std::time::Duration;
 
-use terrace_proto::{Tick, TierId};
+use terrace_proto::{MoveStatus, PageResult, Tick, TierId};
 
 use super::vm::Vm;
 
 /// A question is repeated no sooner than so many times the time that its answer took: one percent.
 const TIMES_APART: u64 = 100;
-/// Nor sooner than this, ns.
+/// A question is repeated no sooner than this, ns.
 const SOONEST_NS: u64 = 1_000_000_000;
-/// It is repeated after this at the latest, ns.
+/// A question is repeated after this at the latest, ns.
 const LATEST_NS: u64 = 60_000_000_000;
 /// An answer in which less than this part of the VM's memory is elsewhere than it was known to be has nothing new.
 const NEWS: u64 = 1024;
@@ -59,9 +59,12 @@ impl KnownPlaces {
         self.unpaid_ns = took_ns;
     }
 
-    /// Takes in how many of a plan's pages were elsewhere than they were known to be.
-    pub fn landed(&mut self, elsewhere: usize, of: usize) {
-        if elsewhere.saturating_mul(WRONG) > of {
+    /// Takes in a plan's results: whether its pages were where they were known to be.
+    pub fn landed(&mut self, results: &[PageResult]) {
+        let was_elsewhere =
+            |r: &&PageResult| matches!(r.status, MoveStatus::AlreadyThere | MoveStatus::Absent);
+        let elsewhere = results.iter().filter(was_elsewhere).count();
+        if elsewhere.saturating_mul(WRONG) > results.len() {
             *self = Self::default();
         }
     }
@@ -77,6 +80,8 @@ impl Vm {
 
 #[cfg(test)]
 mod tests {
+    use terrace_proto::{Gfn, PageCode};
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -95,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_news_make_the_next_question_later_up_to_a_minute() {
+    fn answers_without_news_put_the_next_question_off() {
         let mut places = KnownPlaces::default();
         let apart = [0; 8].map(|moved| after(&mut places, 1_000, moved) / SECOND);
         assert_eq!(apart, [2, 4, 8, 16, 32, 60, 60, 60]);
@@ -103,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_takes_one_percent_of_a_cpu_at_most_or_comes_once_a_minute() {
+    fn a_question_takes_one_percent_or_comes_once_a_minute() {
         let mut places = KnownPlaces::default();
         assert_eq!(after(&mut places, SECOND / 10, 2 * MIB), 10 * SECOND);
         assert_eq!(after(&mut places, 5 * SECOND, 2 * MIB), 60 * SECOND);
@@ -114,9 +119,20 @@ mod tests {
     fn pages_that_are_elsewhere_have_the_next_round_ask() {
         let mut places = KnownPlaces::default();
         after(&mut places, 1_000, 0);
-        places.landed(1, 8);
+        let results = |elsewhere: usize| {
+            let result = |page: usize| PageResult {
+                gfn: Gfn(page as u64),
+                status: match page < elsewhere {
+                    true => MoveStatus::AlreadyThere,
+                    false => MoveStatus::Moved,
+                },
+                now: PageCode::ABSENT,
+            };
+            (0..8).map(result).collect::<Vec<_>>()
+        };
+        places.landed(&results(1));
         assert!(places.until > Tick(0));
-        places.landed(2, 8);
+        places.landed(&results(2));
         assert_eq!(places.until, Tick(0));
     }
 }

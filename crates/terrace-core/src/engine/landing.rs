@@ -34,11 +34,7 @@ impl Vm {
             self.history.counters.malformed_answers += 1;
         }
         let before = self.held();
-        let elsewhere =
-            |r: &&PageResult| matches!(r.status, MoveStatus::AlreadyThere | MoveStatus::Absent);
-        let elsewhere = report.results.iter().filter(elsewhere).count();
-        let places = &mut self.rounds.times.places;
-        places.landed(elsewhere, report.results.len());
+        self.rounds.times.places.landed(&report.results);
         for (i, flight) in plan.flights.iter().enumerate() {
             let gfn = self.pages.ram().first_page(flight.unit);
             // By position and by number: a report out of order means nothing for this unit.

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_that_counts_three_times_makes_about_three_times_the_spread() {
+    fn touches_that_count_three_times_spread_three_times_as_much() {
         let [one, three] = [(1, 1), (1, 3)].map(|weights| found_spread(weights, |_, _| 4.0));
         let times = three as f64 / one as f64;
         assert!((2.5..4.0).contains(&times), "{one} {three}");

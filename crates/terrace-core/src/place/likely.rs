@@ -90,7 +90,7 @@ struct Scale {
     touches: f64,
     /// Bins for a root.
     bins: f64,
-    /// What is added to a number of touches before its root is taken.
+    /// An addition to numbers of touches before their root is taken.
     least: f64,
     /// Place of the first bin.
     first: f64,

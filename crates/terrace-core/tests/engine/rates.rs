@@ -358,7 +358,7 @@ fn pages_that_somebody_else_moves_are_found_within_a_minute() {
 }
 
 #[test]
-fn a_vm_with_more_processors_is_looked_at_more_often_if_its_scans_cost_much() {
+fn more_processors_allow_more_scans() {
     let [one, eight] = [1, 8].map(|vcpus| {
         let mut h = host_without(|keys| keys.pace = false, |_, _| 20.0);
         h.guests.get_mut(&VmId(1)).expect("a VM").cpu_ns = 10_000_000;

@@ -397,6 +397,8 @@ impl Discoverer {
     ) -> Discovered {
         let memory = vm.memory().map(Arc::new);
         let readings = vm.readings();
+        let vcpus = readings.as_ref().map_or(0, |readings| readings.vcpus.len());
+        let vcpus = u32::try_from(vcpus).unwrap_or(u32::MAX);
         let by_damon = by_damon(config.tracker, &memory, &readings);
         let watched = match (by_damon, &memory, &readings) {
             (Some(why), _, _) => self.watch_by_damon(&mut vm, why, rules),
@@ -435,9 +437,7 @@ impl Discoverer {
             Ok(watched) => State::Ready(Box::new(Ready {
                 guest_nodes,
                 unit: Unit::choose(&self.root, identity.pid, &watched.memory, config.unit),
-                vcpus: facts
-                    .readings
-                    .map_or(0, |r| u32::try_from(r.vcpus.len()).unwrap_or(0)),
+                vcpus,
                 identity,
                 config,
                 vm,
