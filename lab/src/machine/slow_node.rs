@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{emulator, options as machine};
 use crate::{host, places};
@@ -39,7 +39,7 @@ const NODE_STRIDE: usize = 8;
 const DELAY: usize = 2;
 
 /// Accesses of all processors to one node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub loads: u64,
     pub stores: u64,

@@ -65,7 +65,8 @@ impl KnownPlaces {
             |r: &&PageResult| matches!(r.status, MoveStatus::AlreadyThere | MoveStatus::Absent);
         let elsewhere = results.iter().filter(was_elsewhere).count();
         if elsewhere.saturating_mul(WRONG) > results.len() {
-            *self = Self::default();
+            // What the last answer cost is still to be paid for.
+            (self.until, self.in_a_row) = (Tick(0), 0);
         }
     }
 }
@@ -134,5 +135,6 @@ mod tests {
         assert!(places.until > Tick(0));
         places.landed(&results(2));
         assert_eq!(places.until, Tick(0));
+        assert_eq!(places.unpaid_ns, 1_000);
     }
 }

@@ -1,7 +1,7 @@
 //! CPU time in L1, by program and by `/proc/PID/stat`.
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::control::daemon::VM;
 use crate::control::lab::Lab;
@@ -13,7 +13,7 @@ const KERNEL_THREADS: [&str; 4] = ["kswapd", "kcompactd", "kdamond", "migration/
 const DAEMON: &str = "terraced";
 
 /// CPU time in hundredths of a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// The kernel's threads that place, move or watch pages.
     pub kernel_threads_cs: u64,

@@ -27,6 +27,7 @@ use crate::{places, programs};
 use report::{Comparison, HOT_SETS, MethodReport};
 use watch::Measured;
 
+pub use cpu::{CpuTime, read as cpu_time};
 pub use method::Method;
 pub use watch::Watch;
 

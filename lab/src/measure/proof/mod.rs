@@ -4,11 +4,13 @@
 //! the slow node wait. Counts are the measure: they repeat, whatever else the machine does; rates do not.
 
 mod calibrate;
+mod page;
+mod picture;
 mod row;
+mod runs;
 mod table;
 mod way;
 
-use std::fs;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,10 +19,12 @@ use crate::control::daemon::VM;
 use crate::control::lab::Lab;
 use crate::machine::process::Lifetime;
 use crate::machine::slow_node::{self, SlowNode};
-use crate::programs;
+use crate::measure::compare::cpu_time;
 use crate::progress::say;
+use crate::{places, programs};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use runs::{Runs, Settings};
 use way::Way;
 
 pub use row::{Moment, Row};
@@ -37,12 +41,21 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(4);
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Also write the figures to this file, as JSON
+    /// The file of all runs so far, as JSON; written after each of them. target/proof.json, if none is given
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Go on with the runs in that file: those that it has are not made again
+    #[arg(long)]
+    resume: bool,
     /// Run only rows whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// Runs of each row
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Seed of the order in which rows come
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     /// How long misses are counted in each row, s; the lab's rounds are 8 s apart
     #[arg(long, value_name = "S", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
@@ -52,6 +65,9 @@ pub struct Arguments {
     /// The modelled cache of each processor, KiB, a power of two
     #[arg(long, value_name = "KIB", default_value_t = slow_node::CACHE_KIB, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     cache_kib: u64,
+    /// Put the table, the picture and the runs into docs/
+    #[arg(long, conflicts_with = "only")]
+    write: bool,
 }
 
 /// Measures what the arguments ask for and prints the table.
@@ -67,20 +83,38 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Way::ALL.map(Way::name).join("; ")
         );
     }
+    let path = match &arguments.json {
+        Some(path) => path.clone(),
+        None => places::target()?.join("proof.json"),
+    };
+    let settings = Settings {
+        seconds: arguments.seconds,
+        delay_ns: arguments.delay_ns,
+        cache_kib: arguments.cache_kib,
+        seed: arguments.seed,
+    };
+    let mut runs = match arguments.resume {
+        true => Runs::resume(&path, &settings)?,
+        false => Runs::new(settings),
+    };
     programs::build_product()?;
     calibrate::run(arguments)?;
-    let mut rows = Vec::new();
-    for way in ways {
-        say(&format!("== {}", way.name()));
-        let row = measure(way, arguments).with_context(|| way.name())?;
-        say(&table::line(&row));
-        rows.push(row);
-        if let Some(path) = &arguments.json {
-            let json = serde_json::to_string_pretty(&rows)? + "\n";
-            fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+    let mut order = runs::drawn(&ways, arguments.runs, arguments.seed);
+    order.retain(|(run, way)| !runs.has(*way, *run));
+    for (number, (run, way)) in order.iter().enumerate() {
+        let left = order.len() - number;
+        say(&format!("== {}, run {run}; {left} to go", way.name()));
+        let row = measure(*way, arguments).with_context(|| way.name())?;
+        let row = Row { run: *run, ..row };
+        say(&table::line(*way, std::slice::from_ref(&row)).unwrap_or_default());
+        runs.rows.push(row);
+        runs.write(&path)?;
     }
-    println!("{}", table::markdown(&rows));
+    println!("{}", table::markdown(&runs.rows));
+    println!("Runs: {}", path.display());
+    if arguments.write {
+        page::write(&runs)?;
+    }
     Ok(())
 }
 
@@ -102,33 +136,65 @@ fn measure_in(lab: &mut Lab, way: Way, arguments: &Arguments) -> Result<Row> {
     let node = lab.slow_node()?;
     lab.install_product()?;
     node.delay(SLOW, arguments.delay_ns)?;
-    let start = Moment::now(lab, &node)?;
+    let (start, cpu) = (Moment::now(lab, &node)?, cpu_time(lab)?);
+    let begun = Instant::now();
     way.begin(lab)?;
-    settle(lab, way)?;
+    let looks = settle(lab, way, begun)?;
     let row = count(lab, &node, &start, Duration::from_secs(arguments.seconds))?;
+    let cpu = cpu_time(lab)?.since(cpu);
+    let daemon_kib = daemon_kib(lab)?;
     // A guest on a slow node takes long to check all that it wrote.
     node.delay(SLOW, 0)?;
     lab.expect_intact(VM)?;
     Ok(Row {
-        name: way.name(),
+        name: way.name().into(),
+        settled_s: settled(&looks, row.hot_on_fast),
+        cpu,
+        daemon_kib,
         ..row
     })
 }
 
-/// Waits until hot pages are where they come to under a method.
-fn settle(lab: &mut Lab, way: Way) -> Result<()> {
+/// The time of the first look that found 90 % of the pages that are in fast memory in the end; none if none are.
+fn settled(looks: &[(f64, u64)], end: u64) -> Option<f64> {
+    let mut looks = looks.iter();
+    let there = looks.find(|(_, there)| end > 0 && there * 10 >= end * 9);
+    there.map(|(at_s, _)| *at_s)
+}
+
+/// Memory of the daemon and its workers, KiB.
+fn daemon_kib(lab: &mut Lab) -> Result<u64> {
+    // Processes come and go while the shell reads.
+    let lines = lab.check("grep -hE '^(Name|VmRSS):' /proc/[0-9]*/status 2>/dev/null; true")?;
+    let (mut is_daemon, mut kib) = (false, 0);
+    for line in lines.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Name:"), name) => is_daemon = name.is_some_and(|n| n.starts_with("terraced")),
+            (Some("VmRSS:"), Some(size)) if is_daemon => kib += size.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    Ok(kib)
+}
+
+/// Waits until hot pages are where they come to under a method. Gives how many were found in fast memory, by time since the row began, s.
+fn settle(lab: &mut Lab, way: Way, begun: Instant) -> Result<Vec<(f64, u64)>> {
+    let mut looks = Vec::new();
     let begin = Instant::now();
     while way.places() && begin.elapsed() < SETTLE {
         sleep(LOOK_INTERVAL);
         let there = lab.hot_on_fast(VM)?;
-        say(&format!("{:.0} s: {there}", begin.elapsed().as_secs_f64()));
+        let at_s = begun.elapsed().as_secs_f64();
+        looks.push((at_s, there.fast));
+        say(&format!("{at_s:.0} s: {there}"));
         if there.is_placed() {
             // The rest of them come with the next round.
             sleep(ROUND);
             break;
         }
     }
-    Ok(())
+    Ok(looks)
 }
 
 fn count(lab: &mut Lab, node: &SlowNode, start: &Moment, time: Duration) -> Result<Row> {
@@ -137,4 +203,17 @@ fn count(lab: &mut Lab, node: &SlowNode, start: &Moment, time: Duration) -> Resu
     let end = Moment::now(lab, node)?;
     let placed = lab.hot_on_fast(VM)?;
     Row::between(start, &begin, &end, placed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_settled_once_nine_tenths_of_the_end_are_there() {
+        let looks = [(4.0, 0), (8.0, 89), (12.0, 90), (16.0, 100)];
+        assert_eq!(settled(&looks, 100), Some(12.0));
+        assert_eq!(settled(&looks, 500), None);
+        assert_eq!(settled(&looks, 0), None);
+    }
 }

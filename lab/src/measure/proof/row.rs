@@ -3,20 +3,23 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::SLOW;
 use crate::control::daemon::HotOnFast;
 use crate::control::lab::Lab;
 use crate::machine::slow_node::{Counts, SlowNode};
+use crate::measure::compare::CpuTime;
 
 /// Latencies of the nodes by the lab's HMAT, ns.
 const LATENCY_NS: [f64; 2] = [80.0, 300.0];
 
 /// The figures of one way to place pages.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    pub name: &'static str,
+    pub name: String,
+    /// The run that it is of, from 1 on.
+    pub run: u32,
     /// Pages of the hot set, and those of them in fast memory at the end.
     pub hot: u64,
     pub hot_on_fast: u64,
@@ -28,6 +31,13 @@ pub struct Row {
     pub slow: Counts,
     /// Pages that L1's kernel moved since the row began.
     pub moved: u64,
+    /// Time from the row's beginning until 90 % of the hot pages that end in fast memory were there, s; looked at every 4 s. None if nobody places pages, or none
+    /// came.
+    pub settled_s: Option<f64>,
+    /// CPU time of the daemon and of the kernel's threads since the row began.
+    pub cpu: CpuTime,
+    /// Memory of the daemon and its workers at the end, KiB.
+    pub daemon_kib: u64,
 }
 
 impl Row {
@@ -47,7 +57,6 @@ impl Row {
             "the guest made no pass over its hot set while misses were counted"
         );
         Ok(Self {
-            name: "",
             hot: placed.hot,
             hot_on_fast: placed.fast,
             passes,
@@ -55,6 +64,7 @@ impl Row {
             fast: end.counts[0] - begin.counts[0],
             slow: end.counts[SLOW] - begin.counts[SLOW],
             moved: end.moved.saturating_sub(start.moved),
+            ..Self::default()
         })
     }
 
@@ -67,6 +77,11 @@ impl Row {
     pub fn modelled_us(&self) -> f64 {
         let times = self.misses().into_iter().zip(LATENCY_NS);
         times.map(|(misses, ns)| misses * ns).sum::<f64>() / 1e3
+    }
+
+    /// Pages that were moved beyond the hot ones that are in fast memory at the end, all of which began in slow memory.
+    pub fn moved_in_vain(&self) -> u64 {
+        self.moved.saturating_sub(self.hot_on_fast)
     }
 
     /// Passes a second.

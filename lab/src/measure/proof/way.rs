@@ -47,6 +47,16 @@ impl Way {
         }
     }
 
+    /// Whether it is a policy by which Terrace is to be used.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Vtmm | Self::Terrace)
+    }
+
+    /// Whether the daemon runs.
+    pub fn has_daemon(self) -> bool {
+        self.policy().is_some()
+    }
+
     /// Whether it moves pages over time.
     pub fn places(self) -> bool {
         match self {
