@@ -36,6 +36,8 @@ const SLOW: usize = 1;
 const SETTLE: Duration = Duration::from_secs(120);
 /// Time from one round of the lab's daemon to the next.
 const ROUND: Duration = Duration::from_secs(8);
+/// Labs that a row gets if the emulator fails under it.
+const LABS: u32 = 3;
 /// Time between two looks at where they are.
 const LOOK_INTERVAL: Duration = Duration::from_secs(4);
 
@@ -126,10 +128,23 @@ fn start(way: Way, arguments: &Arguments) -> Result<Lab> {
     Lab::start(&blueprint, "proof", Lifetime::Task)
 }
 
+/// Measures a row, and again in another lab if the emulator fails under it, as it does under moves now and then (docs/lab.md).
 fn measure(way: Way, arguments: &Arguments) -> Result<Row> {
-    let mut lab = start(way, arguments)?;
-    let row = measure_in(&mut lab, way, arguments);
-    row.map_err(|error| error.context(lab.diagnosis()))
+    let mut left = LABS;
+    loop {
+        let mut lab = start(way, arguments)?;
+        let error = match measure_in(&mut lab, way, arguments) {
+            Ok(row) => return Ok(row),
+            Err(error) => error.context(lab.diagnosis()),
+        };
+        left -= 1;
+        if left == 0 || !(lab.emulator_ended() || lab.guest_reset_in_silence()) {
+            return Err(error);
+        }
+        say(&format!(
+            "THE EMULATOR FAILED under this row, again in a new lab: {error:#}"
+        ));
+    }
 }
 
 fn measure_in(lab: &mut Lab, way: Way, arguments: &Arguments) -> Result<Row> {
@@ -168,8 +183,8 @@ fn daemon_kib(lab: &mut Lab) -> Result<u64> {
     let lines = lab.check("grep -hE '^(Name|VmRSS):' /proc/[0-9]*/status 2>/dev/null; true")?;
     let (mut is_daemon, mut kib) = (false, 0);
     for line in lines.lines() {
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next()) {
+        let mut fields = line.split_whitespace();
+        match (fields.next(), fields.next()) {
             (Some("Name:"), name) => is_daemon = name.is_some_and(|n| n.starts_with("terraced")),
             (Some("VmRSS:"), Some(size)) if is_daemon => kib += size.parse().unwrap_or(0),
             _ => {}
