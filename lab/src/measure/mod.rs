@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod cost;
 pub mod leases;
+mod marked;
 mod median;
 pub mod proof;
 pub mod resize;

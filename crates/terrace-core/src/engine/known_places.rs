@@ -33,7 +33,7 @@ pub(crate) struct KnownPlaces {
     in_a_row: u32,
     /// Bytes that the answer under way has found elsewhere.
     elsewhere: u64,
-    /// CPU time of the last answer at most, ns, which the round that asked pays for.
+    /// CPU time of answers at most, ns, that no round has paid for.
     pub unpaid_ns: u64,
 }
 
@@ -56,7 +56,7 @@ impl KnownPlaces {
         let apart_ns = took_ns.saturating_mul(TIMES_APART).max(SOONEST_NS);
         let apart_ns = apart_ns.saturating_mul(1 << self.in_a_row.min(16));
         self.until = now.after(Duration::from_nanos(apart_ns.min(LATEST_NS)));
-        self.unpaid_ns = took_ns;
+        self.unpaid_ns = self.unpaid_ns.saturating_add(took_ns);
     }
 
     /// Takes in a plan's results: whether its pages were where they were known to be.

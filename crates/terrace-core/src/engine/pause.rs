@@ -21,7 +21,7 @@ const MOST_AT_ONCE: u32 = 8;
 const SET_BIT_NS: u64 = 100;
 /// A sample takes so long, ns: a prior.
 const SAMPLE_NS: u64 = 300;
-/// Ranking a page takes so long, ns: a prior, by `terrace bench`.
+/// A page's part of a round's end, ns: an estimate. Averages and ranking are 8 to 9 of it by `terrace bench`.
 const RANK_NS: u64 = 15;
 /// Usually rounds begin no sooner than this after each other, ns.
 const USUAL_NS: u64 = 1_000_000_000;

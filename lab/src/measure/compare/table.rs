@@ -8,9 +8,7 @@ use anyhow::{Context, Result};
 
 use super::report::{Comparison, HOT_SETS};
 use super::watch::Measured;
-
-const BEGIN: &str = "<!-- begin: cargo xtask lab compare --write -->\n";
-const END: &str = "<!-- end -->";
+use crate::measure::marked::replaced;
 
 const HEAD: &str = "\
 | hot set | who places | hot pages on fast | other pages of the VM on fast | pages moved | came to fast, not hot | hot, left fast | CPU: kernel threads | CPU: terraced | CPU: QEMU in the kernel | passes of the guest |
@@ -66,29 +64,13 @@ fn seconds(hundredths: u64) -> String {
 pub fn put_into(path: &Path, table: &str) -> Result<()> {
     let what = || path.display().to_string();
     let text = fs::read_to_string(path).with_context(what)?;
-    let text = replaced(&text, table).with_context(what)?;
+    let text = replaced(&text, "compare", table).with_context(what)?;
     fs::write(path, text).with_context(what)
-}
-
-fn replaced(text: &str, table: &str) -> Result<String> {
-    let markers = || format!("the lines `{}` and `{END}` are missing", BEGIN.trim_end());
-    let (head, rest) = text.split_once(BEGIN).with_context(markers)?;
-    let (_, tail) = rest.split_once(END).with_context(markers)?;
-    Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_is_between_the_markers_is_replaced() {
-        let text = format!("before\n{BEGIN}old\n{END}\nafter\n");
-        let new = replaced(&text, "| new |").unwrap();
-        assert_eq!(new, format!("before\n{BEGIN}\n| new |\n{END}\nafter\n"));
-        assert_eq!(replaced(&new, "| new |").unwrap(), new);
-        assert!(replaced("no markers", "").is_err());
-    }
 
     #[test]
     fn hundredths_keep_their_zero() {

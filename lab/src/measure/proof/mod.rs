@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let mut runs = match arguments.resume {
         true => Runs::resume(&path, &settings)?,
-        false => Runs::new(settings),
+        false => Runs::anew(&path, settings)?,
     };
     programs::build_product()?;
     calibrate::run(arguments)?;

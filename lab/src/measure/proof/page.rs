@@ -7,10 +7,9 @@ use anyhow::{Context, Result};
 use super::picture;
 use super::runs::Runs;
 use super::table;
+use crate::measure::marked::replaced;
 use crate::places;
 
-const BEGIN: &str = "<!-- begin: cargo xtask lab proof --write -->\n";
-const END: &str = "<!-- end -->";
 /// Places of the page, the picture and the runs, from the repository's root.
 const PAGE: &str = "docs/proof.md";
 const PICTURE: &str = "docs/pictures/proof.svg";
@@ -28,18 +27,9 @@ pub fn write(runs: &Runs) -> Result<()> {
     runs.write(&at(RUNS))
 }
 
-/// The page with these runs' table between the markers.
+/// The page with these runs' table.
 fn with_table(page: &str, runs: &Runs) -> Result<String> {
-    let markers = || {
-        format!(
-            "{PAGE}: the lines `{}` and `{END}` are missing",
-            BEGIN.trim_end()
-        )
-    };
-    let (head, rest) = page.split_once(BEGIN).with_context(markers)?;
-    let (_, tail) = rest.split_once(END).with_context(markers)?;
-    let table = table::markdown(&runs.rows);
-    Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
+    replaced(page, "proof", &table::markdown(&runs.rows)).context(PAGE)
 }
 
 #[cfg(test)]

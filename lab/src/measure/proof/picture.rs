@@ -4,8 +4,8 @@ use anyhow::Result;
 use plotters::prelude::*;
 
 use super::row::Row;
-use super::table::middle;
 use super::way::Way;
+use crate::measure::median::median;
 
 /// Pixels of the picture's width, and of a bar with the room below it.
 const WIDTH: u32 = 760;
@@ -44,7 +44,7 @@ pub fn svg(rows: &[Row]) -> Result<String> {
 fn bar(way: Way, rows: &[Row]) -> Option<(Way, f64)> {
     let runs = rows.iter().filter(|row| row.name == way.name());
     let misses: Vec<f64> = runs.map(|row| row.misses()[1]).collect();
-    (!misses.is_empty()).then(|| (way, middle(&misses)))
+    (!misses.is_empty()).then(|| (way, median(misses)))
 }
 
 fn draw(area: &Area, bars: &[(Way, f64)]) -> Result<(), String> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::row::Row;
 use super::way::Way;
+use crate::progress::say;
 
 /// The settings that all runs of a proof share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ pub struct Runs {
 
 impl Runs {
     /// None yet.
-    pub fn new(settings: Settings) -> Self {
+    fn new(settings: Settings) -> Self {
         Self {
             settings,
             rows: Vec::new(),
@@ -56,6 +57,20 @@ impl Runs {
             runs.settings
         );
         Ok(runs)
+    }
+
+    /// None yet. Those of before, if the file has some, stay beside it, since they took long.
+    ///
+    /// # Errors
+    /// If they cannot be put aside.
+    pub fn anew(path: &Path, settings: Settings) -> Result<Self> {
+        if path.exists() {
+            let before = path.with_extension("before.json");
+            fs::rename(path, &before)
+                .with_context(|| format!("cannot put {} aside", path.display()))?;
+            say(&format!("the runs of before are in {}", before.display()));
+        }
+        Ok(Self::new(settings))
     }
 
     /// Writes them to a file, which is whole at each moment.
@@ -152,6 +167,9 @@ mod tests {
             error.contains("other settings") && error.contains("220"),
             "{error}"
         );
+        assert!(Runs::anew(&path, settings()).unwrap().rows.is_empty());
+        let before = Runs::resume(&folder.join("proof.before.json"), &settings());
+        assert_eq!(before.unwrap(), runs);
         fs::remove_dir_all(folder).unwrap();
     }
 }

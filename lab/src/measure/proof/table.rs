@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use super::way::Way;
+use crate::measure::median::median;
 
 const HEAD: &str = "\
 | who places | slow misses a pass | fast misses a pass | their time by the nodes' latencies | hot pages on fast | pages moved | of them in vain | s to 90 % | CPU: terraced | CPU: kernel threads | memory of terraced | passes a second |
@@ -28,32 +29,32 @@ pub fn line(way: Way, rows: &[Row]) -> Option<String> {
     let cells = [
         way.name().to_owned(),
         spread(&slow, 0),
-        format!("{:.0}", middle(&of(&|row| row.misses()[0]))),
-        format!("{:.0} µs", middle(&of(&|row| row.modelled_us()))),
+        format!("{:.0}", median(of(&|row| row.misses()[0]))),
+        format!("{:.0} µs", median(of(&|row| row.modelled_us()))),
         format!(
             "{:.0} of {}",
-            middle(&of(&|row| row.hot_on_fast as f64)),
+            median(of(&|row| row.hot_on_fast as f64)),
             first.hot
         ),
-        format!("{:.0}", middle(&of(&|row| row.moved as f64))),
-        format!("{:.0}", middle(&of(&|row| row.moved_in_vain() as f64))),
+        format!("{:.0}", median(of(&|row| row.moved as f64))),
+        format!("{:.0}", median(of(&|row| row.moved_in_vain() as f64))),
         if_any(
             way.places() && !settled.is_empty(),
-            format!("{:.0}", middle(&settled)),
+            format!("{:.0}", median(settled)),
         ),
         if_any(
             placed_by_us,
-            format!("{:.1} s", middle(&of(&|row| seconds(row.cpu.daemon_cs)))),
+            format!("{:.1} s", median(of(&|row| seconds(row.cpu.daemon_cs)))),
         ),
         format!(
             "{:.1} s",
-            middle(&of(&|row| seconds(row.cpu.kernel_threads_cs)))
+            median(of(&|row| seconds(row.cpu.kernel_threads_cs)))
         ),
         if_any(
             placed_by_us,
             format!(
                 "{:.0} MiB",
-                middle(&of(&|row| row.daemon_kib as f64)) / 1024.0
+                median(of(&|row| row.daemon_kib as f64)) / 1024.0
             ),
         ),
         spread(&rate, 1),
@@ -70,19 +71,11 @@ fn if_any(has: bool, figure: String) -> String {
 fn spread(figures: &[f64], digits: usize) -> String {
     let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
     let most = figures.iter().copied().fold(0.0, f64::max);
-    let middle = middle(figures);
+    let middle = median(figures.to_vec());
     match figures.len() {
         1 => format!("{middle:.digits$}"),
         _ => format!("{middle:.digits$} ({least:.digits$}–{most:.digits$})"),
     }
-}
-
-/// The median; of an even number of figures the lower one of both in the middle.
-pub fn middle(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = sorted.len().saturating_sub(1) / 2;
-    sorted.get(at).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]
