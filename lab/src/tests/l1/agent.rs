@@ -163,7 +163,8 @@ fn agent_finds_a_hot_set_from_the_papers_root(lab: &mut Lab) -> Result<()> {
         root >> 30
     );
     lab.start_agent(AgentSetup::PAPER)?;
-    expect_placed(lab, &spec.name, 0, halvings + 6)?;
+    // An epoch whose samples all miss the hot pages halves nothing: on a busy machine some do.
+    expect_placed(lab, &spec.name, 0, 2 * halvings)?;
     lab.wait_until_quiet(RESTLESS_EPOCHS)?;
     lab.expect_native_intact(&spec.name)?;
     lab.finish_agent()
