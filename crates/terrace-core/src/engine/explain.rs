@@ -152,7 +152,7 @@ impl Vm {
 }
 
 /// A rate in words, to three digits after the point.
-fn thousandths(degree: u8) -> String {
+pub(super) fn thousandths(degree: u8) -> String {
     in_thousandths(rate_of(degree) * 1_000 / PER_SECOND)
 }
 

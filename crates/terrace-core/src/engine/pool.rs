@@ -20,10 +20,11 @@ use terrace_proto::{MemoryTraffic, PAGE_SIZE, Tick, TierId, TierLimit, VmId, sna
 
 use super::Shared;
 use super::fast_heat::Traffic;
+use super::explain::thousandths;
 use super::rounds::Phase;
 use super::vm::Vm;
 use crate::config::{EngineConfig, Rule};
-use crate::estimate::{Estimator, Histogram};
+use crate::estimate::{Estimator, Histogram, fallen_steps};
 use crate::policy::{Place, Share};
 use crate::share::{Claim, FastLimits, Heat, HotSet, Part, divide, divide_by_gain, parts};
 
@@ -423,13 +424,19 @@ impl Vm {
     /// ranking would take, since its entitlement bounds it.
     fn hot_set(&self, histogram: &Histogram, config: &EngineConfig) -> HotSet {
         let estimator = Estimator::new(self.policy.estimate, config);
+        let least = self.place.least_useful();
         let (base, percent) = match self.size.nominal {
-            0 => (config.min_hot_degree.saturating_sub(1), 100),
+            0 => (least.unwrap_or(config.min_hot_degree).saturating_sub(1), 100),
             _ => (
                 estimator.base_degree(config.base_degree),
                 config.share_hot_percent,
             ),
         };
+        let fallen = match self.has_rates() {
+            true => fallen_steps(&self.pages),
+            false => 0,
+        };
+        let base = base.saturating_add(fallen);
         let held = self.pages.bytes(TierId::FAST) / self.pages.unit_bytes();
         let found = HotSet::find(histogram, held, base, percent);
         match self.policy.place {
@@ -537,13 +544,15 @@ impl Vm {
             };
         };
         let unit = self.pages.unit_bytes();
-        let estimator = Estimator::new(self.policy.estimate, config);
+        let above = match self.has_rates() {
+            true => format!("touched more than {} times a second", thousandths(found.base)),
+            false => format!("above degree {}", found.base),
+        };
         let mut why = format!(
-            "hot set {}: top {} % of {} pages above degree {}",
+            "hot set {}: top {} % of {} pages {above}",
             size(found.hot * unit),
             config.share_hot_percent,
             found.above * self.pages.ram().unit().base_pages(),
-            estimator.base_degree(config.base_degree)
         );
         if found.unseen > 0 {
             why += &format!("; {} are of unknown heat", size(found.unseen * unit));

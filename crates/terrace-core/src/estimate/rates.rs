@@ -27,6 +27,9 @@ const MOST_SPREAD: u64 = 16 * 256;
 const MOST_TOUCHES: u64 = 7 * 256 / 5;
 /// Difference of the roots of two numbers of touches that chance still makes, in 16ths: four standard deviations. A page that differs by more has another load.
 const ORDINARY_ROOTS: u64 = 32;
+/// Rounds that a recent average goes back at least, however far apart they are: of fewer no page at the fast tier's border, which a window finds touched half of
+/// the time, could ever be said to have gone idle.
+const FEWEST_ROUNDS: u64 = 4;
 /// Touches that say how far chance bends them, in 256ths.
 const FEWEST_TOUCHES: u128 = 128 * 256;
 
@@ -111,18 +114,31 @@ impl Behind {
     ) -> (u64, u64) {
         let watched = seen.window_ns.saturating_mul(u64::from(seen.windows));
         let before_ns = self.long_ns;
-        let round = (watched, seen.since_ns);
+        let recently = seen.since_ns.min(averages.recent_ns / FEWEST_ROUNDS);
         let parts = (
-            take_in(&mut self.recent_ns, averages.recent_ns, round),
-            take_in(&mut self.long_ns, averages.long_ns, round),
+            take_in(
+                &mut self.recent_ns,
+                averages.recent_ns,
+                (watched, recently),
+            ),
+            take_in(
+                &mut self.long_ns,
+                averages.long_ns,
+                (watched, seen.since_ns),
+            ),
         );
         let now = spread(pages, rates, seen, before_ns, self.spread);
         let now = now.map(|now| now.clamp(INDEPENDENT, MOST_SPREAD));
         self.spread = match (self.rounds, now) {
             (0, _) => first_spread(averages, seen, pages),
-            (1, now) => now.unwrap_or(self.spread),
+            (1, Some(now)) => now,
             (_, Some(now)) => mix(self.spread, now.min(self.spread * 3 / 2), parts.1),
-            (_, None) => self.spread,
+            // What nothing says any longer is forgotten: all pages may be as hot as windows can tell, or idle.
+            (_, None) => mix(
+                self.spread,
+                first_spread(averages, seen, pages).min(self.spread),
+                parts.1,
+            ),
         };
         parts
     }

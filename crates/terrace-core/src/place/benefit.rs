@@ -224,6 +224,11 @@ impl PlaceStage for BenefitPlace {
         self.fits_windows.then_some(self.window)
     }
 
+    fn least_useful(&self) -> Option<u8> {
+        let degrees = 0..=u8::MAX;
+        degrees.into_iter().find(|d| self.repays(rate_of(*d), 1))
+    }
+
     fn degree(&self, _round: u64, pages: &Pages, unit: u32) -> Option<u8> {
         let long = pages.long.get(unit as usize)?;
         Some(long.to_le_bytes()[1])

@@ -110,6 +110,11 @@ pub trait PlaceStage: Send {
     /// Ranks the units and proposes moves.
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
 
+    /// The lowest degree of a unit that is worth a move to fast memory that has room; none if the stage asks no such question.
+    fn least_useful(&self) -> Option<u8> {
+        None
+    }
+
     /// The degree that a unit was given in a round, for people.
     fn degree(&self, round: u64, pages: &Pages, unit: u32) -> Option<u8>;
 

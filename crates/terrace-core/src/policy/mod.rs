@@ -250,7 +250,7 @@ impl<'de> Deserialize<'de> for PolicyChoice {
 
 impl Default for PolicyChoice {
     fn default() -> Self {
-        Self::from(PolicyName::Vtmm)
+        Self::from(PolicyName::Terrace)
     }
 }
 

@@ -9,6 +9,8 @@ use crate::estimate::{DEGREES, Estimator, Histogram};
 /// The fast memory that a VM could use, by its ranking, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HotSet {
+    /// The degree that units have to exceed.
+    pub base: u8,
     /// Known units whose degree is above the base degree.
     pub above: u64,
     /// So many of them, the hottest, are the hot set.
@@ -25,6 +27,7 @@ impl HotSet {
         let above: u64 = (from..DEGREES).map(|d| histogram.known_with(d)).sum();
         let known: u64 = (0..DEGREES).map(|d| histogram.known_in(0, d)).sum();
         Self {
+            base: base_degree,
             above,
             hot: above * u64::from(percent) / 100,
             unseen: held.saturating_sub(known),
@@ -83,6 +86,7 @@ mod tests {
         let histogram = Histogram::tally(&pages, estimator, 1);
         let found = HotSet::find(&histogram, 60, 3, 80);
         let want = HotSet {
+            base: 3,
             above: 103,
             hot: 82,
             unseen: 7,

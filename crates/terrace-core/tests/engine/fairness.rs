@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use terrace_core::EngineConfig;
+use terrace_core::{EngineConfig, PolicyName};
 use terrace_core::session::replay::replay;
 use terrace_proto::log::Record;
 use terrace_proto::snapshot::Neighbours;
@@ -13,6 +13,8 @@ use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimi
 
 use terrace_testkit::engine::{Host, SECOND, spec};
 use terrace_testkit::log::written;
+
+use crate::in_rounds::config;
 
 /// Pages of each VM, and of the first tier.
 const PAGES: u64 = 1000;
@@ -76,7 +78,7 @@ impl World {
 fn unfair() -> EngineConfig {
     EngineConfig {
         fair_shares: false,
-        ..EngineConfig::default()
+        ..config(PolicyName::Vtmm)
     }
 }
 
@@ -87,7 +89,13 @@ fn a_vm_with_all_accessed_bits_set_holds_only_its_share() {
     before.run(1200);
     assert_eq!(before.fast(), [400, 0, 0], "who came first has all");
 
-    let mut w = World::new(EngineConfig::default());
+    for policy in [PolicyName::Vtmm, PolicyName::Terrace] {
+        holds_only_its_share(policy);
+    }
+}
+
+fn holds_only_its_share(policy: PolicyName) {
+    let mut w = World::new(config(policy));
     w.hot.set(150);
     w.run(1200);
     assert_eq!(
@@ -131,7 +139,7 @@ fn a_vm_with_all_accessed_bits_set_holds_only_its_share() {
 
 #[test]
 fn nominal_sizes_and_floors_go_before_shares_by_weight() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(config(PolicyName::Vtmm));
     w.hot.set(900);
     let nominal = Command::FastSize(VmId(OTHER), 240 * PAGE_SIZE);
     w.host.after(0, Event::Command(nominal));
@@ -157,7 +165,7 @@ fn nominal_sizes_and_floors_go_before_shares_by_weight() {
 
 #[test]
 fn a_flapping_neighbour_costs_a_borrower_only_what_it_borrowed() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(config(PolicyName::Vtmm));
     w.hot.set(300);
     w.run(1200);
     let moved = |w: &World| w.costs(GREEDY).moved_bytes / PAGE_SIZE;
@@ -196,7 +204,7 @@ fn the_move_budget_is_shared_by_weight() {
     };
     let before = shares(unfair()).map(|n| n.moved_bytes / PAGE_SIZE);
     assert!(before[0].abs_diff(before[1]) <= 128, "one each: {before:?}");
-    let after = shares(EngineConfig::default());
+    let after = shares(config(PolicyName::Vtmm));
     let moved = [0, 1].map(|i| after[i].moved_bytes / PAGE_SIZE);
     // The 512 pages of the first burst were for both alike.
     assert!(moved[1] + 64 >= 3 * (moved[0] - 300), "{moved:?}");
@@ -243,7 +251,7 @@ fn a_vm_with_costly_scans_is_scanned_less_and_no_other_is() {
         [11; 7],
         "each had 50 % of its own"
     );
-    let after = scanned(EngineConfig::default(), 20, [4000, 500]);
+    let after = scanned(config(PolicyName::Vtmm), 20, [4000, 500]);
     assert_eq!(gaps(&after, OTHER)[1..], [11; 7]);
     // 5 % are the other's, 15 % are left while both are scanned: 4 ms in 27.
     assert!(
@@ -260,13 +268,13 @@ fn a_vm_with_costly_scans_is_scanned_less_and_no_other_is() {
     let sum = costs(GREEDY).scan_cpu_ns + costs(OTHER).scan_cpu_ns;
     assert_eq!(sum, costs(OTHER).all_scan_cpu_ns);
     // Both want more than half: half each.
-    let both = scanned(EngineConfig::default(), 20, [4000, 4000]);
+    let both = scanned(config(PolicyName::Vtmm), 20, [4000, 4000]);
     assert_eq!(gaps(&both, OTHER)[1..], [41; 7]);
 }
 
 #[test]
 fn the_kernels_figure_of_a_worker_counts_not_the_workers_own() {
-    let mut host = Host::new(EngineConfig::default(), &[FAST, 1 << 20]);
+    let mut host = Host::new(config(PolicyName::Vtmm), &[FAST, 1 << 20]);
     host.arrive(spec(GREEDY, PAGES, 100), Box::new(|_, _| (true, false)));
     host.guests.get_mut(&VmId(GREEDY)).unwrap().cpu_ns = 0;
     let spent = |host: &mut Host, ms: u64| {
@@ -311,7 +319,7 @@ fn the_kernels_figure_of_a_worker_counts_not_the_workers_own() {
 
 #[test]
 fn an_impossible_cost_stops_neither_others_nor_returns() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(config(PolicyName::Vtmm));
     w.hot.set(150);
     for vm in [GREEDY, GREEDY, 77] {
         let spent = ScanSpent {
@@ -331,7 +339,7 @@ fn an_impossible_cost_stops_neither_others_nor_returns() {
 #[test]
 fn a_vm_whose_scans_cost_for_ever_gives_back_what_it_borrowed() {
     for cpu_ns in [u64::MAX, 3600 * SECOND] {
-        let mut w = World::new(EngineConfig::default());
+        let mut w = World::new(config(PolicyName::Vtmm));
         w.run(300);
         assert!(w.fast()[0] > 300, "lent: {:?}", w.fast());
         w.host.guests.get_mut(&VmId(GREEDY)).unwrap().cpu_ns = cpu_ns;
@@ -357,14 +365,14 @@ fn recorded(w: &World, fair: bool) -> Vec<u8> {
 
 #[test]
 fn a_log_from_before_shares_by_weight_is_replayed_without() {
-    for (config, fair) in [(unfair(), false), (EngineConfig::default(), true)] {
+    for (config, fair) in [(unfair(), false), (config(PolicyName::Vtmm), true)] {
         let mut w = World::new(config);
         w.hot.set(150);
         w.run(300);
         let replayed = replay(&recorded(&w, fair)[..]).unwrap();
         assert!(replayed.actions > 30 && replayed.unrecorded_actions == 0);
     }
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(config(PolicyName::Vtmm));
     w.hot.set(150);
     w.run(300);
     let key = "\"fair_shares\":true,";

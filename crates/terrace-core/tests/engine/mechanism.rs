@@ -239,7 +239,7 @@ fn moves_stay_within_the_budget() {
         move_budget_bytes_per_s: rate,
         plan_max_bytes: 2 << 20,
         plan_max_pages: 64,
-        ..EngineConfig::default()
+        ..config(PolicyName::Vtmm)
     });
     h.run_until(Tick(40 * SECOND));
     let plans = plans(&h);
@@ -264,7 +264,7 @@ fn scans_that_cost_too_much_stretch_the_windows() {
     let mut h = host_with(EngineConfig {
         window_ms: 4,
         scan_cpu_share_max_percent: 25,
-        ..EngineConfig::default()
+        ..config(PolicyName::Vtmm)
     });
     h.run_until(Tick(SECOND));
     // A scan costs 3 ms of CPU: 12 ms are a quarter.
@@ -308,7 +308,7 @@ fn one_vm_does_not_take_the_whole_budget() {
         move_budget_bytes_per_s: 2 << 20,
         plan_max_bytes: 2 << 20,
         plan_max_pages: 32,
-        ..EngineConfig::default()
+        ..config(PolicyName::Vtmm)
     });
     h.arrive(spec(2, PAGES, FAST), Box::new(scattered));
     h.run_until(Tick(7 * SECOND));

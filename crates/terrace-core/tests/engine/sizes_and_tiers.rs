@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-use terrace_core::{EngineConfig, TierConfig, TierKind};
+use terrace_core::{PolicyName, TierConfig, TierKind};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Event, Gfn, PAGE_SIZE, PageSize, RamRange, Tick, TierLimit, VmId, VmSpec,
 };
 use terrace_testkit::engine::{Host, SECOND, spec};
+
+use crate::in_rounds::config;
 
 const VM: VmId = VmId(1);
 const HUGE: u64 = 512;
@@ -18,7 +20,7 @@ fn one_page_of_each(page: u64, _: u64) -> (bool, bool) {
 }
 
 fn with_huge_pages(unit: PageSize, fast: u64) -> Host {
-    let mut h = Host::new(EngineConfig::default(), &[16 * HUGE, 64 * HUGE]);
+    let mut h = Host::new(config(PolicyName::Vtmm), &[16 * HUGE, 64 * HUGE]);
     let mut vm = spec(1, 8 * HUGE, fast);
     vm.unit = unit;
     h.arrive(vm, Box::new(one_page_of_each));
@@ -92,7 +94,7 @@ fn cold_4_kib_pages_make_room_for_a_huge_block() {
 
 #[test]
 fn a_huge_unit_at_a_hole_stays_and_is_counted() {
-    let mut h = Host::new(EngineConfig::default(), &[16 * HUGE, 64 * HUGE]);
+    let mut h = Host::new(config(PolicyName::Vtmm), &[16 * HUGE, 64 * HUGE]);
     let mut vm = spec(1, 4 * HUGE, 0);
     vm.unit = PageSize::Huge;
     vm.limits[0].ceiling_bytes = u64::MAX;
@@ -119,7 +121,7 @@ fn a_huge_unit_at_a_hole_stays_and_is_counted() {
 
 #[test]
 fn three_tiers_fill_from_the_hottest_down() {
-    let mut config = EngineConfig::default();
+    let mut config = config(PolicyName::Vtmm);
     config.tiers[1].kind = TierKind::Cxl;
     config.tiers.push(TierConfig {
         name: "far".into(),
