@@ -14,7 +14,7 @@ use super::in_force::{count_events, daemon, db1, find, lying, manage, orders, tr
 use crate::api::snapshot::{About, Snapshot};
 use crate::served::Served as _;
 
-const GATHERS: &str = "scan = true\ngather = true\nagent_socket = \"/nowhere/a\"\n[engine]\nwindows = 1\nwindow_ms = 1\nfixed_threshold = 1";
+const GATHERS: &str = "scan = true\ngather = true\nagent_socket = \"/nowhere/a\"\n[engine]\npolicy = \"vtmm\"\nwindows = 1\nwindow_ms = 1\nfixed_threshold = 1";
 const PAGES: u64 = 256;
 
 fn scanned(daemon: &mut Daemon, vm: VmId, request: u64, accessed: &[u64]) {

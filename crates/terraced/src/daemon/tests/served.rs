@@ -27,7 +27,7 @@ fn the_tiers_and_their_free_memory_are_told() {
     let status: Status = served.get("/v1/status").unwrap();
     let free: Vec<u64> = status.tiers.iter().map(|t| t.free_bytes).collect();
     assert_eq!(free, [1 << 20, 1 << 20]);
-    assert_eq!(status.policy, "vtmm");
+    assert_eq!(status.policy, "terrace");
     let doctor: Doctor = served.get("/v1/doctor").unwrap();
     assert!(doctor.host.iter().any(|f| f.name == "topology"));
 }
