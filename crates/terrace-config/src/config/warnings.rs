@@ -1,6 +1,7 @@
 //! Warnings about settings that are valid and do not do what they seem to.
 
 use bytesize::ByteSize;
+use terrace_core::EngineConfig;
 use terrace_core::arbiter::Rule;
 use terrace_core::policy::Estimate;
 
@@ -31,9 +32,67 @@ impl Config {
         warnings.extend(self.unmoved().map(|name| {
             format!("vm.{name}: mode = \"coordinated\" moves no page while moves = false. Set moves = true too")
         }));
+        warnings.extend(self.policy_warnings());
         warnings.extend(self.parts_warnings());
         warnings.extend(self.balance_warnings());
         warnings
+    }
+
+    /// Keys of policies that no VM has.
+    fn policy_warnings(&self) -> Vec<String> {
+        let (engine, usual) = (&self.engine, EngineConfig::default());
+        let choices = [&engine.policy]
+            .into_iter()
+            .chain(engine.vm_policies.values());
+        let rates = choices.map(|choice| {
+            let policy = choice.resolve("policy");
+            policy.is_ok_and(|policy| policy.estimate == Estimate::Rates)
+        });
+        let rates: Vec<bool> = rates.collect();
+        if !rates.contains(&true) && engine.terrace != usual.terrace {
+            return vec!["engine.terrace has no effect: no VM has policy = \"terrace\"".to_owned()];
+        }
+        if rates.contains(&false) {
+            return Vec::new();
+        }
+        let set = [
+            ("period_ms", engine.period_ms != usual.period_ms),
+            (
+                "huge_period_ms",
+                engine.huge_period_ms != usual.huge_period_ms,
+            ),
+            (
+                "window_ms",
+                engine.terrace.fit_windows && engine.window_ms != usual.window_ms,
+            ),
+            (
+                "full_pass_every",
+                engine.full_pass_every != usual.full_pass_every,
+            ),
+            ("max_level", engine.max_level != usual.max_level),
+            ("quiet_bytes", engine.quiet_bytes != usual.quiet_bytes),
+            (
+                "quiet_vm_divisor",
+                engine.quiet_vm_divisor != usual.quiet_vm_divisor,
+            ),
+            (
+                "quiet_counter_max",
+                engine.quiet_counter_max != usual.quiet_counter_max,
+            ),
+            ("hysteresis", engine.hysteresis != usual.hysteresis),
+            (
+                "min_hot_degree",
+                engine.min_hot_degree != usual.min_hot_degree,
+            ),
+        ];
+        let set = set.iter().filter(|(_, is_set)| *is_set);
+        set.map(|(key, _)| {
+            format!(
+                "engine.{key} has no effect under policy terrace, which finds windows, rounds and moves by what they bring \
+                 (docs/policy.md). Remove it, or set policy = \"vtmm\""
+            )
+        })
+        .collect()
     }
 
     /// Rounds by parts that do not end within their period, and policies without them.
@@ -42,8 +101,15 @@ impl Config {
         if engine.scan_parts == 1 {
             return Vec::new();
         }
-        let policy = engine.policy.resolve("policy");
-        if policy.is_ok_and(|policy| policy.estimate == Estimate::HotLists) {
+        let estimate = engine
+            .policy
+            .resolve("policy")
+            .map(|policy| policy.estimate);
+        if estimate == Ok(Estimate::Rates) {
+            // Its windows and pauses follow from what passes cost.
+            return Vec::new();
+        }
+        if estimate == Ok(Estimate::HotLists) {
             return vec![
                 "engine.scan_parts has no effect under policy hmvisor, which has windows of its own over all memory. Set it to 1, or \
                  take policy = \"vtmm\""
@@ -140,18 +206,46 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keys_of_other_policies_are_warned_of() {
+        let warnings = |keys: &str| {
+            let text = format!("[engine]\n{keys}\n");
+            Config::parse(&text).unwrap().warnings()
+        };
+        let two = warnings("period_ms = 30000\nwindow_ms = 300");
+        assert!(
+            two.len() == 2
+                && two[0].starts_with("engine.period_ms has no effect under policy terrace"),
+            "{two:?}"
+        );
+        let by_hand = "window_ms = 300\nterrace = { fit_windows = false }";
+        let other = "policy = \"vtmm\"\nperiod_ms = 30000\nwindow_ms = 300";
+        let mixed = "period_ms = 30000\nvm_policies = { db1 = \"vtmm\" }";
+        for fine in [by_hand, other, mixed, "cool_down_rounds = 2"] {
+            assert_eq!(warnings(fine), [""; 0], "{fine}");
+        }
+        let none = warnings("policy = \"vtmm\"\nterrace = { pace = false }");
+        assert!(
+            none.len() == 1 && none[0].contains("no VM has policy"),
+            "{none:?}"
+        );
+    }
+
+    #[test]
     fn rounds_by_parts_that_never_rest_are_warned_of() {
         let warnings = |keys: &str| {
             let text = format!("[engine]\n{keys}\n");
             Config::parse(&text).unwrap().warnings()
         };
-        let long = warnings("scan_parts = 16");
+        let long = warnings("policy = \"vtmm\"\nscan_parts = 16");
         assert!(
             long[0].contains("16 parts x 8 windows x 600 ms = 76.8 s") && long.len() == 1,
             "{long:?}"
         );
-        assert!(warnings("scan_parts = 16\nwindow_ms = 20").is_empty());
-        assert!(warnings("scan_parts = 16\nperiod_ms = 80000").is_empty());
+        let short = "policy = \"vtmm\"\nscan_parts = 16\nwindow_ms = 20";
+        let rare = "policy = \"vtmm\"\nscan_parts = 16\nperiod_ms = 80000";
+        for fine in [short, rare, "scan_parts = 16"] {
+            assert!(warnings(fine).is_empty(), "{fine}");
+        }
         let lists = warnings("scan_parts = 16\npolicy = \"hmvisor\"");
         assert!(
             lists[0].contains("no effect under policy hmvisor") && lists.len() == 1,

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use terrace_proto::{MemoryTraffic, PAGE_SIZE, Tick, TierId, TierLimit, VmId, snapshot};
 
 use super::Shared;
-use super::fast_heat::Traffic;
 use super::explain::thousandths;
+use super::fast_heat::Traffic;
 use super::rounds::Phase;
 use super::vm::Vm;
 use crate::config::{EngineConfig, Rule};
-use crate::estimate::{Estimator, Histogram, fallen_steps};
+use crate::estimate::{Estimator, Histogram};
 use crate::policy::{Place, Share};
 use crate::share::{Claim, FastLimits, Heat, HotSet, Part, divide, divide_by_gain, parts};
 
@@ -424,19 +424,16 @@ impl Vm {
     /// ranking would take, since its entitlement bounds it.
     fn hot_set(&self, histogram: &Histogram, config: &EngineConfig) -> HotSet {
         let estimator = Estimator::new(self.policy.estimate, config);
-        let least = self.place.least_useful();
+        let useful = self.place.useful();
+        let least = useful.map_or(config.min_hot_degree, |useful| useful.least);
         let (base, percent) = match self.size.nominal {
-            0 => (least.unwrap_or(config.min_hot_degree).saturating_sub(1), 100),
+            0 => (least.saturating_sub(1), 100),
             _ => (
                 estimator.base_degree(config.base_degree),
                 config.share_hot_percent,
             ),
         };
-        let fallen = match self.has_rates() {
-            true => fallen_steps(&self.pages),
-            false => 0,
-        };
-        let base = base.saturating_add(fallen);
+        let base = base.saturating_add(useful.map_or(0, |useful| useful.fallen));
         let held = self.pages.bytes(TierId::FAST) / self.pages.unit_bytes();
         let found = HotSet::find(histogram, held, base, percent);
         match self.policy.place {
@@ -545,7 +542,10 @@ impl Vm {
         };
         let unit = self.pages.unit_bytes();
         let above = match self.has_rates() {
-            true => format!("touched more than {} times a second", thousandths(found.base)),
+            true => format!(
+                "touched more than {} times a second",
+                thousandths(found.base)
+            ),
             false => format!("above degree {}", found.base),
         };
         let mut why = format!(

@@ -1,34 +1,64 @@
 //! A VM whose load as a whole has fallen.
 //!
-//! Responsible for: how far all recent averages together lie below all long ones. It leaves to others: what follows for the VM's size
-//! ([`crate::engine`]).
+//! Responsible for: how far all touches of the last rounds lie below what long averages let expect. It leaves to others: what follows for
+//! the VM's size ([`crate::engine`]).
 //!
 //! A page's long average falls over minutes, because a page is silent by chance now and then. All pages together are not: what an idle VM had in fast memory
 //! can go to its neighbours before each of its pages has proved idle.
 
-use super::scale::{rate_of, rate_of_fine};
+use super::rates::{Seen, rate_at};
+use super::scale::{Rate, rate_of_fine};
 use crate::pages::Pages;
 
+/// A load that is as usual.
+const USUAL: u64 = 1 << 16;
 /// Steps of the scale in an octave.
 const OCTAVE: u32 = 8;
 /// Units that say it.
 const SAMPLE: usize = 4096;
+/// The time after which a round is half of what is known, ns.
+const HALF_NS: u64 = 8_000_000_000;
 
-/// The steps of the scale by which the recent rate of all units lies below their long one; whole octaves only. All of the scale if there is nothing recent.
-pub(crate) fn fallen_steps(pages: &Pages) -> u8 {
-    let step = (pages.units() / SAMPLE).max(1) | 1;
-    let averages = pages.queue.iter().zip(&pages.long);
-    let (mut recent, mut long) = (0_u64, 0_u64);
-    for (now, then) in averages.step_by(step) {
-        recent += rate_of(*now);
-        long += rate_of_fine(*then);
+/// The touches of the last rounds, as a part of what long averages let expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lull {
+    /// Of [`USUAL`], which is the most.
+    load: u64,
+}
+
+impl Default for Lull {
+    fn default() -> Self {
+        Self { load: USUAL }
     }
-    match long.checked_div(recent) {
-        None => u8::MAX,
-        Some(times) => {
-            let octaves = times.max(1).ilog2();
-            u8::try_from(octaves * OCTAVE).unwrap_or(u8::MAX)
+}
+
+impl Lull {
+    /// Takes a round in, whose counts are not in the averages yet.
+    pub(super) fn take(&mut self, pages: &Pages, rates: &[Rate], seen: Seen) {
+        let step = (pages.units() / SAMPLE).max(1) | 1;
+        let counts = pages.reads.iter().zip(&pages.writes);
+        let (mut now, mut then) = (0_u128, 0_u128);
+        for (long, (reads, writes)) in pages.long.iter().zip(counts).step_by(step) {
+            now += u128::from(rate_at(rates, seen, *reads, *writes));
+            then += u128::from(rate_of_fine(*long));
         }
+        if then == 0 {
+            self.load = USUAL;
+            return;
+        }
+        let said = (now.min(then) << 16) / then;
+        let said = u64::try_from(said).unwrap_or(USUAL);
+        let part = (seen.since_ns << 8) / (seen.since_ns + HALF_NS);
+        self.load = (self.load * (256 - part) + said * part) >> 8;
+    }
+
+    /// The steps of the scale by which the load lies below the usual one; whole octaves only.
+    pub(crate) fn steps(self) -> u8 {
+        let octaves = match self.load.checked_ilog2() {
+            Some(log) => USUAL.ilog2().saturating_sub(log + 1),
+            None => u8::MAX.into(),
+        };
+        u8::try_from(octaves.saturating_mul(OCTAVE)).unwrap_or(u8::MAX)
     }
 }
 
@@ -39,18 +69,35 @@ mod tests {
     use super::*;
     use crate::track::tests::pages;
 
-    #[test]
-    fn all_units_together_say_how_far_a_load_fell() {
+    /// The steps after rounds, eight seconds apart, in which so many of a hundred pages are touched in each window, as usually all are.
+    fn after(touched: &[usize]) -> u8 {
         let mut p = pages(PageSize::Base, 100);
         p.have_rates();
         p.long.fill(100 << 8);
-        for (recent, steps) in [(100, 0), (93, 0), (92, 8), (60, 40), (140, 0), (0, u8::MAX)] {
-            p.queue.fill(recent);
-            assert_eq!(fallen_steps(&p), steps, "{recent}");
+        let usual = rate_of_fine(100 << 8);
+        let seen = Seen {
+            windows: 1,
+            window_ns: 1,
+            since_ns: HALF_NS,
+        };
+        let mut lull = Lull::default();
+        for touched in touched {
+            p.reads.fill(0);
+            p.reads[..*touched].fill(1);
+            lull.take(&p, &[0, usual, usual, usual], seen);
         }
-        // One hot unit among silent ones.
-        p.queue.fill(0);
-        p.queue[3] = 160;
-        assert_eq!(fallen_steps(&p), 0);
+        lull.steps()
+    }
+
+    /// Rates are by reads and writes: with one window, a read is the third of four.
+    #[test]
+    fn a_load_that_falls_is_known_within_rounds() {
+        assert_eq!(after(&[]), 0);
+        assert_eq!(after(&[100; 5]), 0);
+        assert_eq!(after(&[60; 20]), 0, "less than an octave");
+        assert_eq!(after(&[0]), 0, "one silent round may be chance");
+        assert_eq!(after(&[0; 4]), 24);
+        assert_eq!(after(&[0; 40]), u8::MAX);
+        assert_eq!(after(&[0, 0, 0, 0, 100]), 0);
     }
 }

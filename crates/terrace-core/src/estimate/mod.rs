@@ -21,7 +21,6 @@ pub use histogram::Histogram;
 pub(crate) use histogram::{BlockRanks, MAY_MOVE, Notes, Rank, Ranked, Units, movable_place};
 pub use lists::ListRule;
 pub(crate) use lists::{TOP_COLD, TOP_HOT, TopLists, list_of};
-pub(crate) use lull::fallen_steps;
 pub use rates::Seen;
 pub(crate) use rates::{Averages, Behind};
 pub(crate) use samples::end_round;

@@ -12,6 +12,7 @@
 //!
 //! A round's step of both averages follows from the unit's counts and its averages alone, so it stands in tables ([`super::step`]).
 
+use super::lull::Lull;
 use super::scale::{PER_SECOND, Rate, rate_of_fine};
 use super::step::{Step, mix};
 use crate::pages::{BLOCK, Pages};
@@ -80,6 +81,8 @@ pub(crate) struct Behind {
     /// Variance of numbers of touches by their mean, in 256ths, as rounds vary about the averages of those before: 256 for independent touches that are all
     /// counted; more where a write counts as several reads, and for loads that come in bursts.
     pub spread: u64,
+    /// How far the VM's load has fallen.
+    pub lull: Lull,
     /// Rounds so far.
     rounds: u64,
 }
@@ -90,6 +93,7 @@ impl Default for Behind {
             recent_ns: 0,
             long_ns: 0,
             spread: FIRST_SPREAD,
+            lull: Lull::default(),
             rounds: 0,
         }
     }
@@ -116,17 +120,14 @@ impl Behind {
         let before_ns = self.long_ns;
         let recently = seen.since_ns.min(averages.recent_ns / FEWEST_ROUNDS);
         let parts = (
-            take_in(
-                &mut self.recent_ns,
-                averages.recent_ns,
-                (watched, recently),
-            ),
+            take_in(&mut self.recent_ns, averages.recent_ns, (watched, recently)),
             take_in(
                 &mut self.long_ns,
                 averages.long_ns,
                 (watched, seen.since_ns),
             ),
         );
+        self.lull.take(pages, rates, seen);
         let now = spread(pages, rates, seen, before_ns, self.spread);
         let now = now.map(|now| now.clamp(INDEPENDENT, MOST_SPREAD));
         self.spread = match (self.rounds, now) {

@@ -15,7 +15,7 @@ use terrace_proto::snapshot::Benefit;
 use super::collect::collect;
 use super::likely::Likely;
 use super::ranked::rank;
-use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room};
+use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Room, Useful};
 use crate::config::EngineConfig;
 use crate::estimate::{
     Averages, Behind, Estimator, Histogram, PER_SECOND, Rate, Sampled, end_round, rate_of,
@@ -224,9 +224,13 @@ impl PlaceStage for BenefitPlace {
         self.fits_windows.then_some(self.window)
     }
 
-    fn least_useful(&self) -> Option<u8> {
-        let degrees = 0..=u8::MAX;
-        degrees.into_iter().find(|d| self.repays(rate_of(*d), 1))
+    fn useful(&self) -> Option<Useful> {
+        let mut degrees = 0..=u8::MAX;
+        let least = degrees.find(|d| self.repays(rate_of(*d), 1));
+        Some(Useful {
+            least: least.unwrap_or(u8::MAX),
+            fallen: self.behind.lull.steps(),
+        })
     }
 
     fn degree(&self, _round: u64, pages: &Pages, unit: u32) -> Option<u8> {

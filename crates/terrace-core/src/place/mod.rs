@@ -87,6 +87,15 @@ pub struct Proposal {
     pub flows: Vec<Flow>,
 }
 
+/// What fast memory that has room is of use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Useful {
+    /// The lowest degree of a unit that is worth a move.
+    pub least: u8,
+    /// Degrees by which the VM's load as a whole lies below what its units' degrees say.
+    pub fallen: u8,
+}
+
 /// The end of a round: counts in, proposals out.
 pub trait PlaceStage: Send {
     /// Takes a round's end in, before the proposals: what the stage stores of each unit beyond a round. Samples of the round, if there are some,
@@ -110,8 +119,8 @@ pub trait PlaceStage: Send {
     /// Ranks the units and proposes moves.
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
 
-    /// The lowest degree of a unit that is worth a move to fast memory that has room; none if the stage asks no such question.
-    fn least_useful(&self) -> Option<u8> {
+    /// What fast memory that has room is of use for; none if the stage does not weigh moves.
+    fn useful(&self) -> Option<Useful> {
         None
     }
 

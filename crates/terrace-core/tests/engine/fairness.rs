@@ -5,8 +5,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use terrace_core::{EngineConfig, PolicyName};
 use terrace_core::session::replay::replay;
+use terrace_core::{EngineConfig, PolicyName};
 use terrace_proto::log::Record;
 use terrace_proto::snapshot::Neighbours;
 use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimit, VmId};

@@ -78,7 +78,7 @@ fn placement_test_fails_with_moves_off(lab: &mut Lab) -> Result<()> {
         ..Setup::VTMM
     })?;
     ensure!(
-        !lab.converges_within_three_rounds(VM)?,
+        !lab.converges_within_rounds(VM, 20)?,
         "the placement test passes without moves: it shows nothing"
     );
     let after = lab.hot_on_fast(VM)?;
@@ -95,7 +95,7 @@ fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
         ..Setup::VTMM
     })?;
     ensure!(
-        !lab.converges_within_three_rounds(VM)?,
+        !lab.converges_within_rounds(VM, 3)?,
         "the placement test passes with a shuffled ranking: it shows nothing"
     );
     let promoted = lab.vm(VM)?.and_then(|vm| vm["promoted_pages"].as_u64());
@@ -165,6 +165,7 @@ fn hot_pages_are_found_part_by_part(lab: &mut Lab) -> Result<()> {
         "the hot set does not start in slow memory: {before}"
     );
     lab.start_daemon(Setup {
+        policy: "vtmm",
         engine: "scan_parts = 4\nwindow_ms = 300",
         ..Setup::VTMM
     })?;

@@ -419,6 +419,12 @@ impl Step {
                 .all
                 .rate(by_bits.saturating_add(samples).saturating_add(n)),
         };
+        // Sources count loads alone: what bits say of a page that is mostly written, no sample that did not come takes back.
+        let next = if writes > reads {
+            next.max(bits / 2)
+        } else {
+            next
+        };
         *long = fine_of(next, chance >> 16 & 0xffff);
         bits
     }
