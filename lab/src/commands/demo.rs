@@ -35,7 +35,7 @@ fn show(lab: &mut Lab) -> Result<()> {
     heading("A KVM host with two memory tiers, and a VM on the slow one");
     lab.start_daemon(Setup {
         moves: false,
-        ..Setup::VTMM
+        ..Setup::DEFAULT
     })?;
     terrace(lab, "doctor")?;
     terrace(lab, "vms")?;

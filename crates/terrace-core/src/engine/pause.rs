@@ -68,8 +68,13 @@ impl Vm {
             Some(sampled) => (sampled.take_heard(), sampled.rounds_apart()),
             None => (0, 1),
         };
+        let has_fallen = self.place.useful().is_some_and(|useful| useful.fallen > 0);
         let worth = &mut self.rounds.worth;
         worth.judge(cost_ns, samples.saturating_mul(SAMPLE_NS));
+        if has_fallen {
+            // What is known of its pages is of another load: rounds are usual ones until averages have followed.
+            worth.doublings = 0;
+        }
         let moved = round.promoted_pages + round.demoted_pages > 0;
         match worth.is_urgent(cost_ns, moved) {
             true => (SOONEST_NS, 1),

@@ -12,6 +12,8 @@ use crate::pages::Pages;
 
 /// A load that is as usual.
 const USUAL: u64 = 1 << 16;
+/// What a burst counts for at most.
+const MOST: u64 = 4 * USUAL;
 /// Steps of the scale in an octave.
 const OCTAVE: u32 = 8;
 /// Units that say it.
@@ -22,7 +24,7 @@ const HALF_NS: u64 = 8_000_000_000;
 /// The touches of the last rounds, as a part of what long averages let expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lull {
-    /// Of [`USUAL`], which is the most.
+    /// Over [`USUAL`].
     load: u64,
 }
 
@@ -39,15 +41,20 @@ impl Lull {
         let counts = pages.reads.iter().zip(&pages.writes);
         let (mut now, mut then) = (0_u128, 0_u128);
         for (long, (reads, writes)) in pages.long.iter().zip(counts).step_by(step) {
-            now += u128::from(rate_at(rates, seen, *reads, *writes));
-            then += u128::from(rate_of_fine(*long));
+            let usual = rate_of_fine(*long);
+            let found = rate_at(rates, seen, *reads, *writes);
+            // A page found in every window is touched at least so often.
+            let is_full = u16::from(*reads) + u16::from(*writes) >= u16::from(seen.windows);
+            now += u128::from(if is_full { found.max(usual) } else { found });
+            then += u128::from(usual);
         }
         if then == 0 {
             self.load = USUAL;
             return;
         }
-        let said = (now.min(then) << 16) / then;
-        let said = u64::try_from(said).unwrap_or(USUAL);
+        // A load that comes in bursts is as usual in the mean.
+        let said = (now << 16) / then;
+        let said = u64::try_from(said).unwrap_or(MOST).min(MOST);
         let part = (seen.since_ns << 8) / (seen.since_ns + HALF_NS);
         self.load = (self.load * (256 - part) + said * part) >> 8;
     }
@@ -99,5 +106,24 @@ mod tests {
         assert_eq!(after(&[0; 4]), 24);
         assert_eq!(after(&[0; 40]), u8::MAX);
         assert_eq!(after(&[0, 0, 0, 0, 100]), 0);
+    }
+
+    #[test]
+    fn bursts_of_a_load_that_is_as_usual_in_the_mean_are_no_lull() {
+        let mut p = pages(PageSize::Base, 100);
+        p.have_rates();
+        p.long.fill(100 << 8);
+        let usual = rate_of_fine(100 << 8);
+        let mut lull = Lull::default();
+        for round in 0..100 {
+            let seen = Seen {
+                windows: 1,
+                window_ns: 1,
+                since_ns: HALF_NS / 8,
+            };
+            p.reads.fill(u8::from(round % 3 == 0));
+            lull.take(&p, &[0, 0, 3 * usual, 0], seen);
+            assert_eq!(lull.steps(), 0, "{round}");
+        }
     }
 }

@@ -29,7 +29,7 @@ pub const SLACK: u64 = 24 * MIB;
 pub const MARK: &str = "the-test-begins";
 
 /// Lines of the daemon's configuration: rounds are short and come more often than once a minute.
-const SCANNED_OFTEN: &str = "scan = true\n[engine]\nperiod_ms = 2000\nhuge_period_ms = 2000\nwindows = 4\n\
+const SCANNED_OFTEN: &str = "scan = true\n[engine]\npolicy = \"vtmm\"\nperiod_ms = 2000\nhuge_period_ms = 2000\nwindows = 4\n\
                           window_ms = 200";
 
 /// The guest and who resizes it.

@@ -33,7 +33,7 @@ pub const TESTS: &[Test] = &[Test {
 const GUEST_MANAGED: Setup = Setup {
     defaults: "",
     sections: "[vm.tiered]\nmode = \"guest\"\nscan = false",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 fn agent_of_a_nested_guest_places_pages_and_reports_to_the_host(lab: &mut Lab) -> Result<()> {

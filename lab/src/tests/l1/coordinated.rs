@@ -33,7 +33,7 @@ const COORDINATED: Setup = Setup {
     defaults: "",
     sections: "[vm.tiered]\nmode = \"coordinated\"\nscan = true\n\
                [log]\nfile = \"/run/terrace/coordinated.trlog\"\nlimit = \"64MiB\"\nrecord = \"full\"",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 fn the_guest_moves_what_the_host_names(lab: &mut Lab) -> Result<()> {

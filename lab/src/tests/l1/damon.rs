@@ -38,17 +38,17 @@ fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result
         clustered: true,
         ..VmSpec::default()
     })?;
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup::DEFAULT)?;
     expect_damon(lab, "share=on")?;
     ensure!(
-        lab.converges_within_three_rounds(VM)?,
+        lab.converges(VM)?,
         "the hot set is not in fast memory after three rounds"
     );
     lab.expect_intact(VM)?;
     // A kdamond that a crash leaves running is known by its mark to the next daemon, which takes over.
     lab.check("kill -9 $(cat /run/terrace/pid)")?;
     ensure!(kdamonds(lab)? != "0", "a killed daemon stopped its kdamond");
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup::DEFAULT)?;
     expect_damon(lab, "share=on")?;
     lab.check("kill $(cat /run/terrace/pid)")?;
     lab.wait_until("DAMON is given back", Duration::from_secs(60), |lab| {
@@ -72,7 +72,7 @@ fn damon_has_parts_where_all_rounds_have_them(lab: &mut Lab) -> Result<()> {
     })?;
     lab.start_daemon(Setup {
         engine: "scan_parts = 2\nwindow_ms = 300",
-        ..Setup::VTMM
+        ..Setup::DEFAULT
     })?;
     expect_damon(lab, "share=on")?;
     ensure!(
@@ -86,7 +86,7 @@ fn damon_has_parts_where_all_rounds_have_them(lab: &mut Lab) -> Result<()> {
 fn damon_as_the_tracker_fails_on_a_scattered_hot_set(lab: &mut Lab) -> Result<()> {
     lab.start_daemon(Setup {
         defaults: "ceiling = { fast = \"24MiB\" }\ntracker = \"damon\"",
-        ..Setup::VTMM
+        ..Setup::DEFAULT
     })?;
     expect_damon(lab, "is configured")?;
     let first = lab.rounds(VM)?;

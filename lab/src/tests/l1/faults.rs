@@ -34,7 +34,7 @@ pub const TESTS: &[Test] = &[
 /// A setup that moves so slowly (1 MiB a second) that the kill falls among the moves.
 const SLOW_MOVES: Setup = Setup {
     engine: "move_budget_bytes_per_s = 1048576\nplan_max_bytes = 2097152",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 fn daemon_killed_mid_move_leaves_the_guest_whole(lab: &mut Lab) -> Result<()> {
@@ -55,9 +55,9 @@ fn daemon_killed_mid_move_leaves_the_guest_whole(lab: &mut Lab) -> Result<()> {
     lab.wait_until("the guest works on", PATIENCE, |lab| {
         Ok((self::passes(lab)? > passes).then_some(()))
     })?;
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup::DEFAULT)?;
     ensure!(
-        lab.converges_within_three_rounds(VM)?,
+        lab.converges(VM)?,
         "after a restart the hot set is not in fast memory after three rounds"
     );
     lab.expect_intact(VM)
@@ -67,7 +67,7 @@ fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()
     lab.fill_fast_node(LEFT_MIB)?;
     lab.start_daemon(Setup {
         defaults: "",
-        ..Setup::VTMM
+        ..Setup::DEFAULT
     })?;
     lab.wait_for_round(VM, 2)?;
     let full = lab.hot_on_fast(VM)?;
@@ -81,7 +81,7 @@ fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()
     lab.expect_intact(VM)?;
     lab.empty_fast_node()?;
     ensure!(
-        lab.converges_within_three_rounds(VM)?,
+        lab.converges(VM)?,
         "the node has room again, but the hot set is not in fast memory after three rounds"
     );
     lab.expect_intact(VM)

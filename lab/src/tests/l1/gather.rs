@@ -43,7 +43,7 @@ pub const TESTS: &[Test] = &[
 /// A host that moves pages of 2 MiB, with fast memory for 12 of them.
 const TWELVE_UNITS: Setup = Setup {
     defaults: "ceiling = { fast = \"24MiB\" }",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 /// By the guest module, in a guest with one node.
@@ -114,7 +114,7 @@ fn expect_to_fit_once_gathered(lab: &mut Lab, command: &str) -> Result<()> {
     let round = gather(lab, command)?;
     println!("gathered: {round}");
     ensure!(
-        lab.converges_within_rounds(GUEST, 2 * ROUNDS)?,
+        lab.converges(GUEST)?,
         "the gathered hot set is not in fast memory: {round}"
     );
     lab.expect_intact(GUEST)

@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[Test {
 const NAMES: Setup = Setup {
     engine: "quiet_counter_max = 0",
     sections: "[vm.scattered]\nscan = true\ngather = true\nagent_socket = \"/run/terrace/agent/scattered.sock\"",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 fn a_hot_set_is_gathered_by_the_hosts_word(lab: &mut Lab) -> Result<()> {

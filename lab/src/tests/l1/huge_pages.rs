@@ -31,7 +31,7 @@ fn huge_pages_of_the_host_are_ranked_and_moved_whole(lab: &mut Lab) -> Result<()
     );
     lab.start_daemon(Setup {
         defaults: "ceiling = { fast = \"32MiB\" }",
-        ..Setup::VTMM
+        ..Setup::DEFAULT
     })?;
     lab.wait_until_managed(HUGE)?;
     let shown: Value = serde_json::from_str(&lab.check(&format!("terrace show {HUGE} --json"))?)
@@ -44,12 +44,12 @@ fn huge_pages_of_the_host_are_ranked_and_moved_whole(lab: &mut Lab) -> Result<()
     );
     println!("ranked as 2 MiB: {}", shown["unit_reason"]);
     ensure!(
-        lab.converges_within_three_rounds(HUGE)?,
+        lab.converges(HUGE)?,
         "the hot set is not in fast memory after three rounds"
     );
     lab.guest_of(HUGE, "move 99")?;
     ensure!(
-        lab.converges_within_three_rounds(HUGE)?,
+        lab.converges(HUGE)?,
         "the moved hot set is not in fast memory after three rounds"
     );
     let after = huge_mib(lab)?;

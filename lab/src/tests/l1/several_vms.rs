@@ -34,7 +34,7 @@ const POOL: Setup = Setup {
     // Memory that two VMs of 24 MiB share.
     sections: "[[tier]]\nname = \"fast\"\nnodes = [0]\ncapacity = \"48MiB\"\n\
                [[tier]]\nname = \"slow\"\nnodes = [1]",
-    ..Setup::VTMM
+    ..Setup::DEFAULT
 };
 
 fn pool_shifts_fast_memory_from_idle_to_busy_and_back(lab: &mut Lab) -> Result<()> {

@@ -20,7 +20,7 @@ fn twenty_moving_hot_sets_are_followed_and_no_byte_is_lost(lab: &mut Lab) -> Res
     for seed in 100..100 + MOVES {
         lab.guest(&format!("move {seed}"))?;
         ensure!(
-            lab.converges_within_three_rounds(VM)?,
+            lab.converges_within_rounds(VM, 3)?,
             "hot set {seed} is not in fast memory after three rounds"
         );
         lab.expect_intact(VM)?;

@@ -32,7 +32,7 @@ const HAS_MIB: usize = 260;
 const USES_MIB: usize = 32;
 const OTHERS_MIB: u64 = 24;
 /// Lines about a guest that is scanned: rounds are short and come more often than once a minute.
-const SCANNED_OFTEN: &str = "scan = true\n[engine]\nfirst_round_after_ms = 2000\nperiod_ms = 20000\nwindows = 4\n\
+const SCANNED_OFTEN: &str = "scan = true\n[engine]\npolicy = \"vtmm\"\nfirst_round_after_ms = 2000\nperiod_ms = 20000\nwindows = 4\n\
                              window_ms = 250";
 /// Bytes of a sector, as the kernel counts reads.
 const SECTOR: u64 = 512;
