@@ -176,10 +176,12 @@ impl Vm {
 
     /// Pages that were accessed often enough, but for which the first tier has no room.
     fn without_room(&self, round: &Round, shared: &Shared) -> u64 {
-        if self.policy.estimate != Estimate::PageDegree {
-            return 0;
-        }
-        let least = usize::from(shared.config.min_hot_degree);
+        let least = match (self.policy.estimate, self.place.useful()) {
+            (Estimate::PageDegree, _) => shared.config.min_hot_degree,
+            (_, Some(useful)) => useful.least,
+            _ => return 0,
+        };
+        let least = usize::from(least);
         let hot_enough: u64 = round.degree_histogram.iter().skip(least).sum();
         hot_enough.saturating_sub(round.hot_pages)
     }
@@ -203,7 +205,11 @@ impl Vm {
         }
         let without_room = self.without_room(round, shared);
         if without_room > 0 {
-            text += &format!("; {without_room} more were accessed, but the first tier has no room");
+            let are = match self.has_rates() {
+                true => "are worth a move",
+                false => "were accessed",
+            };
+            text += &format!("; {without_room} more {are}, but the first tier has no room");
         }
         if round.planned.is_some() {
             text += &format!(

@@ -12,7 +12,7 @@ use crate::pages::Pages;
 
 /// A load that is as usual.
 const USUAL: u64 = 1 << 16;
-/// What a burst counts for at most.
+/// The most that a burst counts for.
 const MOST: u64 = 4 * USUAL;
 /// Steps of the scale in an octave.
 const OCTAVE: u32 = 8;

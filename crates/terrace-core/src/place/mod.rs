@@ -87,7 +87,7 @@ pub struct Proposal {
     pub flows: Vec<Flow>,
 }
 
-/// What fast memory that has room is of use for.
+/// The use of fast memory that has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Useful {
     /// The lowest degree of a unit that is worth a move.
@@ -119,7 +119,7 @@ pub trait PlaceStage: Send {
     /// Ranks the units and proposes moves.
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
 
-    /// What fast memory that has room is of use for; none if the stage does not weigh moves.
+    /// The use of fast memory that has room; none if the stage does not weigh moves.
     fn useful(&self) -> Option<Useful> {
         None
     }

@@ -8,7 +8,8 @@ use terrace_core::{EngineConfig, PolicyName, TerraceConfig};
 use terrace_proto::log::Record;
 use terrace_proto::snapshot::{Benefit, PageExplanation};
 use terrace_proto::{
-    Action, Event, Gfn, PageSize, Processors, RamChange, RamRange, Rearm, Tick, VmId,
+    Action, Command, Event, Gfn, PageSize, Processors, RamChange, RamRange, Rearm, Tick, TierLimit,
+    VmId,
 };
 use terrace_testkit::engine::scattered::{FAST, PAGES, hot};
 use terrace_testkit::engine::{Host, SECOND, spec};
@@ -76,6 +77,26 @@ fn a_full_fast_tier_exchanges_from_the_first_rounds_on() {
             >= 3
     );
     assert!(last(&h).known_pages == PAGES);
+}
+
+#[test]
+fn pages_that_the_first_tier_has_no_room_for_are_told() {
+    let mut h = host(scattered);
+    let limit = |ceiling_bytes| TierLimit {
+        floor_bytes: 0,
+        ceiling_bytes,
+    };
+    let none = Command::Limits(VmId(1), vec![limit(0), limit(u64::MAX)]);
+    h.after(0, Event::Command(none));
+    h.run_until(Tick(30 * SECOND));
+    assert_eq!(h.on_fast(1, |_| true), 0);
+    let view = h.engine().vm(VmId(1)).expect("a VM that arrived");
+    let why = "are worth a move, but the first tier has no room";
+    assert!(
+        view.reasons.iter().any(|reason| reason.text.contains(why)),
+        "{:?}",
+        view.reasons
+    );
 }
 
 #[test]
