@@ -65,10 +65,6 @@ impl Config {
                 "window_ms",
                 engine.terrace.fit_windows && engine.window_ms != usual.window_ms,
             ),
-            (
-                "full_pass_every",
-                engine.full_pass_every != usual.full_pass_every,
-            ),
             ("max_level", engine.max_level != usual.max_level),
             ("quiet_bytes", engine.quiet_bytes != usual.quiet_bytes),
             (
@@ -205,12 +201,14 @@ impl Config {
 mod tests {
     use super::*;
 
+    /// Of these lines of `[engine]`.
+    fn warnings(keys: &str) -> Vec<String> {
+        let text = format!("[engine]\n{keys}\n");
+        Config::parse(&text).unwrap().warnings()
+    }
+
     #[test]
     fn keys_of_other_policies_are_warned_of() {
-        let warnings = |keys: &str| {
-            let text = format!("[engine]\n{keys}\n");
-            Config::parse(&text).unwrap().warnings()
-        };
         let two = warnings("period_ms = 30000\nwindow_ms = 300");
         assert!(
             two.len() == 2
@@ -220,7 +218,12 @@ mod tests {
         let by_hand = "window_ms = 300\nterrace = { fit_windows = false }";
         let other = "policy = \"vtmm\"\nperiod_ms = 30000\nwindow_ms = 300";
         let mixed = "period_ms = 30000\nvm_policies = { db1 = \"vtmm\" }";
-        for fine in [by_hand, other, mixed, "cool_down_rounds = 2"] {
+        for fine in [
+            by_hand,
+            other,
+            mixed,
+            "cool_down_rounds = 2\nfull_pass_every = 2",
+        ] {
             assert_eq!(warnings(fine), [""; 0], "{fine}");
         }
         let none = warnings("policy = \"vtmm\"\nterrace = { pace = false }");
@@ -232,10 +235,6 @@ mod tests {
 
     #[test]
     fn rounds_by_parts_that_never_rest_are_warned_of() {
-        let warnings = |keys: &str| {
-            let text = format!("[engine]\n{keys}\n");
-            Config::parse(&text).unwrap().warnings()
-        };
         let long = warnings("policy = \"vtmm\"\nscan_parts = 16");
         assert!(
             long[0].contains("16 parts x 8 windows x 600 ms = 76.8 s") && long.len() == 1,

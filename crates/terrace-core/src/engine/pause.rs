@@ -27,6 +27,8 @@ const RANK_NS: u64 = 15;
 const USUAL_NS: u64 = 1_000_000_000;
 /// Never sooner than this, ns.
 const SOONEST_NS: u64 = 100_000_000;
+/// So many rounds in a row are usual ones because the load fell. Averages of a VM that nobody uses fall for hours.
+const MOST_FALLEN: u32 = 60;
 /// The pause after rounds that do not repay their cost is doubled so often at most, because a new hot set is to be found within seconds.
 const MOST_DOUBLINGS: u32 = 3;
 /// Pauses grow no longer than this by that, ns.
@@ -71,8 +73,7 @@ impl Vm {
         let has_fallen = self.place.useful().is_some_and(|useful| useful.fallen > 0);
         let worth = &mut self.rounds.worth;
         worth.judge(cost_ns, samples.saturating_mul(SAMPLE_NS));
-        if has_fallen {
-            // What is known of its pages is of another load: rounds are usual ones until averages have followed.
+        if worth.follows(has_fallen) {
             worth.doublings = 0;
         }
         let moved = round.promoted_pages + round.demoted_pages > 0;
@@ -97,6 +98,15 @@ impl RoundsWorth {
             false => 0,
         };
         (1..=MOST_AT_ONCE).contains(&self.at_once)
+    }
+
+    /// Whether the round is one of those by which averages follow a load that fell: what is known of the pages is of another one until then.
+    fn follows(&mut self, has_fallen: bool) -> bool {
+        self.fallen = match has_fallen {
+            true => self.fallen.saturating_add(1),
+            false => 0,
+        };
+        (1..=MOST_FALLEN).contains(&self.fallen)
     }
 
     /// Makes rounds rarer whose scans are not repaid, and samples that are not.
@@ -158,6 +168,14 @@ mod tests {
         assert!(!worth.is_urgent(1_000_000, true) && worth.is_urgent(1, true));
         // Nothing moves where moves are off or refused.
         assert!(!worth.is_urgent(1, false));
+    }
+
+    #[test]
+    fn a_load_that_fell_is_followed_for_so_many_rounds() {
+        let mut worth = RoundsWorth::default();
+        let followed = (0..1000).filter(|_| worth.follows(true)).count();
+        assert_eq!(followed, 60);
+        assert!(!worth.follows(false) && worth.follows(true));
     }
 
     #[test]

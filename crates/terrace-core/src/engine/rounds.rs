@@ -70,6 +70,8 @@ pub(crate) struct Times {
 /// The worth of a VM's rounds, under a policy that scans all the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundsWorth {
+    /// Rounds in a row that found the load fallen.
+    pub fallen: u32,
     /// The time that the moves of the round under way are expected to save, ns.
     pub saves_ns: u64,
     /// The pause after a round is doubled so often, because rounds save little.

@@ -28,8 +28,8 @@ const MOST_SPREAD: u64 = 16 * 256;
 const MOST_TOUCHES: u64 = 7 * 256 / 5;
 /// Difference of the roots of two numbers of touches that chance still makes, in 16ths: four standard deviations. A page that differs by more has another load.
 const ORDINARY_ROOTS: u64 = 32;
-/// Rounds that a recent average goes back at least, however far apart they are: of fewer no page at the fast tier's border, which a window finds touched half of
-/// the time, could ever be said to have gone idle.
+/// Rounds that a recent average goes back at least, however far apart they are. Fewer windows say of hardly any page that it has gone idle; these say it of one that
+/// three of four windows found touched, not yet of one that half of them did.
 const FEWEST_ROUNDS: u64 = 4;
 /// Touches that say how far chance bends them, in 256ths.
 const FEWEST_TOUCHES: u128 = 128 * 256;
@@ -382,6 +382,55 @@ mod tests {
         let mut last = 0.0;
         after(rates, |_, _, long| last = plain(long));
         assert!(last < 2.0, "{last}");
+    }
+
+    #[test]
+    fn a_hot_page_that_goes_idle_is_found_by_rare_rounds() {
+        // Eight seconds apart, four windows, of which three find the page touched.
+        let seen = Seen {
+            windows: 4,
+            window_ns: SECOND / 10,
+            since_ns: 8 * SECOND,
+        };
+        let averages = Averages {
+            recent_ns: 4 * SECOND,
+            ..AVERAGES
+        };
+        let mut p = pages(PageSize::Base, 1000);
+        p.have_rates();
+        let mut behind = Behind::default();
+        let mut round = |p: &mut Pages, at: u64, is_busy: bool| {
+            for (unit, reads) in (0..).zip(&mut p.reads) {
+                let touched = |w: &u64| is_busy && drawn(at * 4 + w, unit) < 49_152;
+                *reads = u8::try_from((0..4).filter(touched).count()).unwrap();
+            }
+            averages.end_round(p, seen, &mut behind);
+        };
+        (0..60).for_each(|at| round(&mut p, at, true));
+        let sum = |p: &Pages| p.long.iter().map(|long| plain(*long)).sum::<f64>();
+        let before = sum(&p);
+        // Five minutes: by a recent average of one round they have lost half.
+        (60..98).for_each(|at| round(&mut p, at, false));
+        let after = sum(&p);
+        assert!(after < before / 3.0, "{before} {after}");
+    }
+
+    #[test]
+    fn a_spread_that_nothing_says_goes_back_to_its_first_guess() {
+        let mut p = pages(PageSize::Base, 1000);
+        p.have_rates();
+        let mut behind = Behind {
+            spread: MOST_SPREAD,
+            rounds: 2,
+            long_ns: SECOND,
+            ..Behind::default()
+        };
+        // All windows find all pages touched.
+        p.reads.fill(8);
+        for _ in 0..1000 {
+            AVERAGES.end_round(&mut p, SEEN, &mut behind);
+        }
+        assert!(behind.spread < 2 * INDEPENDENT, "{}", behind.spread);
     }
 
     #[test]

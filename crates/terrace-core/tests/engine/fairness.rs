@@ -78,7 +78,7 @@ impl World {
 fn unfair() -> EngineConfig {
     EngineConfig {
         fair_shares: false,
-        ..config(PolicyName::Vtmm)
+        ..EngineConfig::default()
     }
 }
 
@@ -139,7 +139,7 @@ fn holds_only_its_share(policy: PolicyName) {
 
 #[test]
 fn nominal_sizes_and_floors_go_before_shares_by_weight() {
-    let mut w = World::new(config(PolicyName::Vtmm));
+    let mut w = World::new(EngineConfig::default());
     w.hot.set(900);
     let nominal = Command::FastSize(VmId(OTHER), 240 * PAGE_SIZE);
     w.host.after(0, Event::Command(nominal));
@@ -165,7 +165,7 @@ fn nominal_sizes_and_floors_go_before_shares_by_weight() {
 
 #[test]
 fn a_flapping_neighbour_costs_a_borrower_only_what_it_borrowed() {
-    let mut w = World::new(config(PolicyName::Vtmm));
+    let mut w = World::new(EngineConfig::default());
     w.hot.set(300);
     w.run(1200);
     let moved = |w: &World| w.costs(GREEDY).moved_bytes / PAGE_SIZE;
@@ -204,7 +204,7 @@ fn the_move_budget_is_shared_by_weight() {
     };
     let before = shares(unfair()).map(|n| n.moved_bytes / PAGE_SIZE);
     assert!(before[0].abs_diff(before[1]) <= 128, "one each: {before:?}");
-    let after = shares(config(PolicyName::Vtmm));
+    let after = shares(EngineConfig::default());
     let moved = [0, 1].map(|i| after[i].moved_bytes / PAGE_SIZE);
     // The 512 pages of the first burst were for both alike.
     assert!(moved[1] + 64 >= 3 * (moved[0] - 300), "{moved:?}");
@@ -230,6 +230,7 @@ fn gaps(host: &Host, vm: u32) -> Vec<u128> {
 /// Two VMs, each of whose scans cost so many us, with windows of 10 ms and this budget.
 fn scanned(config: EngineConfig, budget: u32, cost_us: [u64; 2]) -> Host {
     let config = EngineConfig {
+        policy: PolicyName::Vtmm.into(),
         window_ms: 10,
         scan_cpu_budget_percent: budget,
         ..config
@@ -251,7 +252,7 @@ fn a_vm_with_costly_scans_is_scanned_less_and_no_other_is() {
         [11; 7],
         "each had 50 % of its own"
     );
-    let after = scanned(config(PolicyName::Vtmm), 20, [4000, 500]);
+    let after = scanned(EngineConfig::default(), 20, [4000, 500]);
     assert_eq!(gaps(&after, OTHER)[1..], [11; 7]);
     // 5 % are the other's, 15 % are left while both are scanned: 4 ms in 27.
     assert!(
@@ -268,7 +269,7 @@ fn a_vm_with_costly_scans_is_scanned_less_and_no_other_is() {
     let sum = costs(GREEDY).scan_cpu_ns + costs(OTHER).scan_cpu_ns;
     assert_eq!(sum, costs(OTHER).all_scan_cpu_ns);
     // Both want more than half: half each.
-    let both = scanned(config(PolicyName::Vtmm), 20, [4000, 4000]);
+    let both = scanned(EngineConfig::default(), 20, [4000, 4000]);
     assert_eq!(gaps(&both, OTHER)[1..], [41; 7]);
 }
 
@@ -319,7 +320,7 @@ fn the_kernels_figure_of_a_worker_counts_not_the_workers_own() {
 
 #[test]
 fn an_impossible_cost_stops_neither_others_nor_returns() {
-    let mut w = World::new(config(PolicyName::Vtmm));
+    let mut w = World::new(EngineConfig::default());
     w.hot.set(150);
     for vm in [GREEDY, GREEDY, 77] {
         let spent = ScanSpent {
@@ -339,7 +340,7 @@ fn an_impossible_cost_stops_neither_others_nor_returns() {
 #[test]
 fn a_vm_whose_scans_cost_for_ever_gives_back_what_it_borrowed() {
     for cpu_ns in [u64::MAX, 3600 * SECOND] {
-        let mut w = World::new(config(PolicyName::Vtmm));
+        let mut w = World::new(EngineConfig::default());
         w.run(300);
         assert!(w.fast()[0] > 300, "lent: {:?}", w.fast());
         w.host.guests.get_mut(&VmId(GREEDY)).unwrap().cpu_ns = cpu_ns;
@@ -365,14 +366,14 @@ fn recorded(w: &World, fair: bool) -> Vec<u8> {
 
 #[test]
 fn a_log_from_before_shares_by_weight_is_replayed_without() {
-    for (config, fair) in [(unfair(), false), (config(PolicyName::Vtmm), true)] {
+    for (config, fair) in [(unfair(), false), (EngineConfig::default(), true)] {
         let mut w = World::new(config);
         w.hot.set(150);
         w.run(300);
         let replayed = replay(&recorded(&w, fair)[..]).unwrap();
         assert!(replayed.actions > 30 && replayed.unrecorded_actions == 0);
     }
-    let mut w = World::new(config(PolicyName::Vtmm));
+    let mut w = World::new(EngineConfig::default());
     w.hot.set(150);
     w.run(300);
     let key = "\"fair_shares\":true,";

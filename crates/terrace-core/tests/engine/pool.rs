@@ -177,7 +177,7 @@ fn vms_of_different_units_share_one_pool() {
         fast: 2 * HUGE,
         ..SMALL
     };
-    let mut w = World::new(config(PolicyName::Vtmm), 14 * HUGE);
+    let mut w = World::new(EngineConfig::default(), 14 * HUGE);
     let (a, b) = (w.arrive(&small, 0), w.arrive(&LARGE, 30));
     w.run(1200);
     let released = HUGE / 2;
@@ -192,7 +192,7 @@ fn vms_of_different_units_share_one_pool() {
 
 #[test]
 fn busy_vms_share_an_idle_vms_loan_by_weight() {
-    let mut w = World::new(config(PolicyName::Vtmm), 600);
+    let mut w = World::new(EngineConfig::default(), 600);
     let heavy = Guest {
         weight: 3000,
         ..SMALL
@@ -213,7 +213,7 @@ fn memory_nobody_wants_stays_or_returns_as_configured() {
     for (release, left) in [(PoolRelease::OnDemand, 200), (PoolRelease::Always, 150)] {
         let config = EngineConfig {
             pool_release: release,
-            ..config(PolicyName::Vtmm)
+            ..EngineConfig::default()
         };
         let mut w = World::new(config, 400);
         let vm = w.arrive(&SMALL, 10);
@@ -224,7 +224,7 @@ fn memory_nobody_wants_stays_or_returns_as_configured() {
 
 #[test]
 fn a_fixed_size_vm_lends_nothing_and_its_size_is_reserved() {
-    let mut config = config(PolicyName::Vtmm);
+    let mut config = EngineConfig::default();
     World::set_policy(&mut config, 1, Share::Island);
     let mut w = World::new(config, 400);
     let starved = Guest { fast: 20, ..SMALL };
@@ -239,7 +239,7 @@ fn a_fixed_size_vm_lends_nothing_and_its_size_is_reserved() {
 
 #[test]
 fn reserved_memory_is_not_taken_by_vms_without_nominal_size() {
-    let mut config = config(PolicyName::Vtmm);
+    let mut config = EngineConfig::default();
     World::set_policy(&mut config, 1, Share::Island);
     let mut w = World::new(config, 400);
     let starved = Guest { fast: 20, ..SMALL };
@@ -259,7 +259,7 @@ fn a_vm_squeezed_below_one_unit_still_follows_its_hot_set() {
         fast: 10,
         ..LARGE
     };
-    let mut w = World::new(config(PolicyName::Vtmm), 20 * HUGE);
+    let mut w = World::new(EngineConfig::default(), 20 * HUGE);
     // 75 % of ten units are seven and a half.
     let (a, b) = (w.arrive(&guest, 0), w.arrive(&guest, 40));
     w.run(2400);
@@ -273,7 +273,7 @@ fn a_vm_squeezed_below_one_unit_still_follows_its_hot_set() {
 
 #[test]
 fn a_vm_without_nominal_size_is_left_to_its_limits() {
-    let mut w = World::new(config(PolicyName::Vtmm), 400);
+    let mut w = World::new(EngineConfig::default(), 400);
     let a = w.arrive(&SMALL, 600);
     w.command(Command::FastSize(VmId(a), 0));
     w.run(600);
@@ -283,7 +283,7 @@ fn a_vm_without_nominal_size_is_left_to_its_limits() {
 
 #[test]
 fn floor_and_ceiling_go_before_the_percentages() {
-    let mut w = World::new(config(PolicyName::Vtmm), 400);
+    let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 900));
     let limits = |floor: u64, ceiling: u64| {
         let limit = |floor, ceiling| terrace_proto::TierLimit {
@@ -303,7 +303,7 @@ fn floor_and_ceiling_go_before_the_percentages() {
 
 #[test]
 fn a_paused_vm_keeps_its_memory_and_a_departed_one_frees_it() {
-    let mut w = World::new(config(PolicyName::Vtmm), 400);
+    let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 0));
     w.run(100);
     w.command(Command::Pause(Some(VmId(a))));
@@ -335,7 +335,7 @@ fn a_rarely_scanned_idle_vm_lends_within_two_periods() {
 
 #[test]
 fn a_log_of_a_pool_replays_to_the_same_actions() {
-    let mut w = World::new(config(PolicyName::Vtmm), 400);
+    let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 600));
     w.run(300);
     w.command(Command::Weight(VmId(a), 500));

@@ -146,6 +146,29 @@ fn rounds_that_save_less_than_they_cost_become_rarer() {
 }
 
 #[test]
+fn rounds_are_usual_ones_while_a_load_falls() {
+    let mut h = host(|page, second| match second {
+        0..100 => scattered(page, second),
+        _ => 0.0,
+    });
+    let rounds = |h: &Host| {
+        let vm = h.engine().vm(VmId(1)).expect("a VM that arrived");
+        vm.counters.rounds
+    };
+    h.run_until(Tick(100 * SECOND));
+    let before = rounds(&h);
+    h.run_until(Tick(160 * SECOND));
+    let meanwhile = rounds(&h) - before;
+    // Eight seconds apart they would be seven.
+    assert!(meanwhile >= 12, "{meanwhile}");
+    h.run_until(Tick(600 * SECOND));
+    let before = rounds(&h);
+    h.run_until(Tick(660 * SECOND));
+    let later = rounds(&h) - before;
+    assert!(later <= 12, "averages have followed: {later}");
+}
+
+#[test]
 fn a_uniform_load_moves_less_than_under_vtmm() {
     let [own, vtmm] = [PolicyName::Terrace, PolicyName::Vtmm].map(|policy| {
         let mut h = host_by(config(policy), |_, _| 5.0);

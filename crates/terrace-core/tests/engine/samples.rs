@@ -19,6 +19,15 @@ fn host(rate: impl Fn(u64) -> f64 + Send + 'static) -> Host {
 }
 
 fn host_by(config: EngineConfig, rate: impl Fn(u64) -> f64 + Send + 'static) -> Host {
+    host_written(config, rate, |_| false)
+}
+
+/// The same with pages whose touches all write.
+fn host_written(
+    config: EngineConfig,
+    rate: impl Fn(u64) -> f64 + Send + 'static,
+    writes: impl Fn(u64) -> bool + Send + 'static,
+) -> Host {
     let mut h = Host::new(config, &[PAGES, 4 * PAGES]);
     let clock = h.clock.clone();
     let window = std::sync::Mutex::new((u64::MAX, 0, 0.0));
@@ -29,7 +38,8 @@ fn host_by(config: EngineConfig, rate: impl Fn(u64) -> f64 + Send + 'static) -> 
             *window = (scan, now, (now - window.1) as f64 / SECOND as f64);
         }
         let clear = (-rate(page) * window.2).exp();
-        (drawn(page, scan) > clear, false)
+        let touched = drawn(page, scan) > clear;
+        (touched, touched && writes(page))
     };
     h.arrive(spec(1, PAGES, FAST), Box::new(heat));
     h
@@ -185,6 +195,17 @@ fn nonsense_is_counted_and_changes_nothing() {
     assert_eq!(malformed(&h) - before, 4);
     h.run_until(Tick(40 * SECOND));
     assert!(h.on_fast(1, hot) > HOT * 9 / 10);
+}
+
+#[test]
+fn written_pages_that_no_load_misses_stay_by_their_bits() {
+    let rate = |page: u64| if hot(page) { 20.0 } else { 2.0 };
+    let mut h = host_written(config(PolicyName::Terrace), rate, hot);
+    h.guests.get_mut(&VmId(1)).expect("arrived").writes = true;
+    // Loads miss on the other pages alone.
+    run(&mut h, 120, |page| if hot(page) { 0.0 } else { 20.0 });
+    let there = h.on_fast(1, hot);
+    assert!(there > HOT * 9 / 10, "{there} of {HOT}");
 }
 
 #[test]

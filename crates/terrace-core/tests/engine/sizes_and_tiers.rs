@@ -19,8 +19,8 @@ fn one_page_of_each(page: u64, _: u64) -> (bool, bool) {
     (page / HUGE >= 4 && page % HUGE == 99, false)
 }
 
-fn with_huge_pages(unit: PageSize, fast: u64) -> Host {
-    let mut h = Host::new(config(PolicyName::Vtmm), &[16 * HUGE, 64 * HUGE]);
+fn with_huge_pages(policy: PolicyName, unit: PageSize, fast: u64) -> Host {
+    let mut h = Host::new(config(policy), &[16 * HUGE, 64 * HUGE]);
     let mut vm = spec(1, 8 * HUGE, fast);
     vm.unit = unit;
     h.arrive(vm, Box::new(one_page_of_each));
@@ -39,7 +39,7 @@ const HOT_BLOCKS_FAST: [bool; 8] = [false, false, false, false, true, true, true
 
 #[test]
 fn a_vm_of_huge_pages_is_ranked_by_huge_pages_every_two_minutes() {
-    let mut h = with_huge_pages(PageSize::Huge, 4 * HUGE);
+    let mut h = with_huge_pages(PolicyName::Vtmm, PageSize::Huge, 4 * HUGE);
     h.run_until(Tick(130 * SECOND));
     assert_eq!(
         fast_blocks(&h)[6..],
@@ -60,7 +60,7 @@ fn a_vm_of_huge_pages_is_ranked_by_huge_pages_every_two_minutes() {
 
 #[test]
 fn huge_blocks_of_a_vm_ranked_by_4_kib_move_whole() {
-    let mut h = with_huge_pages(PageSize::Base, 4 * HUGE);
+    let mut h = with_huge_pages(PolicyName::Terrace, PageSize::Base, 4 * HUGE);
     h.run_until(Tick(1000 * SECOND));
     assert_eq!(fast_blocks(&h), HOT_BLOCKS_FAST);
     let view = h.engine().vm(VM).unwrap();
@@ -85,7 +85,7 @@ fn huge_blocks_of_a_vm_ranked_by_4_kib_move_whole() {
 
 #[test]
 fn cold_4_kib_pages_make_room_for_a_huge_block() {
-    let mut h = with_huge_pages(PageSize::Base, 4 * HUGE);
+    let mut h = with_huge_pages(PolicyName::Terrace, PageSize::Base, 4 * HUGE);
     h.guests.get_mut(&VM).unwrap().huge = (4..8).collect();
     h.run_until(Tick(1000 * SECOND));
     assert_eq!(fast_blocks(&h), HOT_BLOCKS_FAST);
@@ -94,7 +94,7 @@ fn cold_4_kib_pages_make_room_for_a_huge_block() {
 
 #[test]
 fn a_huge_unit_at_a_hole_stays_and_is_counted() {
-    let mut h = Host::new(config(PolicyName::Vtmm), &[16 * HUGE, 64 * HUGE]);
+    let mut h = Host::new(config(PolicyName::Terrace), &[16 * HUGE, 64 * HUGE]);
     let mut vm = spec(1, 4 * HUGE, 0);
     vm.unit = PageSize::Huge;
     vm.limits[0].ceiling_bytes = u64::MAX;
@@ -121,7 +121,7 @@ fn a_huge_unit_at_a_hole_stays_and_is_counted() {
 
 #[test]
 fn three_tiers_fill_from_the_hottest_down() {
-    let mut config = config(PolicyName::Vtmm);
+    let mut config = config(PolicyName::Terrace);
     config.tiers[1].kind = TierKind::Cxl;
     config.tiers.push(TierConfig {
         name: "far".into(),
@@ -163,7 +163,7 @@ fn three_tiers_fill_from_the_hottest_down() {
 
 #[test]
 fn a_block_that_the_host_splits_is_ranked_page_by_page() {
-    let mut h = with_huge_pages(PageSize::Base, 4 * HUGE);
+    let mut h = with_huge_pages(PolicyName::Vtmm, PageSize::Base, 4 * HUGE);
     h.run_until(Tick(2 * SECOND));
     let change = |huge| {
         Event::BackingChanged(terrace_proto::BackingChange {

@@ -42,7 +42,7 @@ fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result
     expect_damon(lab, "share=on")?;
     ensure!(
         lab.converges(VM)?,
-        "the hot set is not in fast memory after three rounds"
+        "the hot set is not in fast memory after many rounds"
     );
     lab.expect_intact(VM)?;
     // A kdamond that a crash leaves running is known by its mark to the next daemon, which takes over.

@@ -34,7 +34,7 @@ fn placed_pages_no_longer_miss_in_slow_memory(lab: &mut Lab) -> Result<()> {
     lab.start_daemon(Setup::DEFAULT)?;
     ensure!(
         lab.converges(VM)?,
-        "the hot set is not in fast memory after three rounds"
+        "the hot set is not in fast memory after many rounds"
     );
     // Its own scans are counted, too.
     lab.end_daemon()?;

@@ -159,7 +159,6 @@ fn hot_pages_are_found_part_by_part(lab: &mut Lab) -> Result<()> {
         "the hot set does not start in slow memory: {before}"
     );
     lab.start_daemon(Setup {
-        policy: "vtmm",
         engine: "scan_parts = 4\nwindow_ms = 300",
         ..Setup::VTMM
     })?;
